@@ -1,0 +1,51 @@
+"""Errors a user can act on: what was found, what is allowed, the way out, and the exit code of each kind.
+
+Knows nothing of the rest of the program.
+"""
+
+from __future__ import annotations
+
+
+class ShotclockError(Exception):
+    """A refusal or failure in the user's terms: ``found``, ``allowed`` and ``way_out`` are sentences with numbers."""
+
+    exit_code = 1
+
+    def __init__(self, found: str, *, allowed: str, way_out: str) -> None:
+        super().__init__(found)
+        self.found = found
+        self.allowed = allowed
+        self.way_out = way_out
+
+    def __str__(self) -> str:
+        return f"{self.found}; allowed: {self.allowed}; way out: {self.way_out}"
+
+
+class RequestError(ShotclockError):
+    """The request cannot be rendered as written (wrong usage)."""
+
+    exit_code = 2
+
+
+class CheckpointError(ShotclockError):
+    """A file of weights is not what this program can load; raised from the header, before any weight is read."""
+
+    exit_code = 2
+
+
+class RunDirError(ShotclockError):
+    """A run folder is in use, unreadable or holds another run."""
+
+    exit_code = 2
+
+
+class DoesNotFit(ShotclockError):
+    """The plan needs more time, memory or disk than there is."""
+
+    exit_code = 3
+
+
+class RenderFailed(ShotclockError):
+    """A render began and could not end."""
+
+    exit_code = 1
