@@ -1,0 +1,176 @@
+"""A checkpoint: the four files of LTX-2.5, found in a folder by their headers, whatever they are called.
+
+Reads headers only. Chooses the convolutional video VAE. Never guesses between two files that would both do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shotclock.errors import CheckpointError
+from shotclock.weights.gemma import require_pair
+from shotclock.weights.header import Header, TensorEntry, read_header
+from shotclock.weights.identity import Kind, identify, recipe_for
+from shotclock.weights.released import PINNED_25_CONFIG, Recipe
+from shotclock.weights.require import require
+from shotclock.weights.settings import transformer_settings
+
+__all__ = [
+    "PINNED_25_CONFIG",
+    "CheckpointHeaders",
+    "Checkpoints",
+    "Header",
+    "Kind",
+    "Recipe",
+    "TensorEntry",
+    "find_checkpoints",
+    "identify",
+    "read_header",
+    "read_headers",
+    "recipe_for",
+    "require",
+    "require_pair",
+    "transformer_settings",
+]
+
+SUFFIX = ".safetensors"
+NAMED = 6  # files an error names at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """The four files that a render reads."""
+
+    transformer: Path
+    text_encoder: Path
+    video_vae: Path
+    audio_vae: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointHeaders:
+    """Headers of the four files, all checked, and checked to belong together."""
+
+    transformer: Header
+    text_encoder: Header
+    video_vae: Header
+    audio_vae: Header
+
+
+PARTS = {  # field of Checkpoints -> kind of file
+    "transformer": Kind.TRANSFORMER,
+    "text_encoder": Kind.TEXT_ENCODER,
+    "video_vae": Kind.VIDEO_VAE_CONV,
+    "audio_vae": Kind.AUDIO_VAE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A file found on the way: its header, or the reason why it has none."""
+
+    path: Path
+    header: Header | None
+    error: CheckpointError | None
+
+
+def find_checkpoints(
+    models: Path,
+    *,
+    transformer: Path | None = None,
+    text_encoder: Path | None = None,
+    video_vae: Path | None = None,
+    audio_vae: Path | None = None,
+    pinned_config: bool = False,
+) -> Checkpoints:
+    """The four files in and below ``models``; a file that is named is taken and not looked for.
+
+    Each is checked with :func:`~shotclock.weights.require.require`. A folder may hold other files as well. Raises
+    :class:`CheckpointError` where a part is missing, cannot be loaded, or is there more than once.
+    """
+    named = {"transformer": transformer, "text_encoder": text_encoder, "video_vae": video_vae, "audio_vae": audio_vae}
+    candidates = [] if all(named.values()) else list(_candidates(models))
+    paths: dict[str, Path] = {}
+    for part, kind in PARTS.items():
+        path = named[part]
+        if path is None:
+            paths[part] = _choose(models, candidates, part, pinned_config=pinned_config)
+        else:
+            require(read_header(path), kind, pinned_config=pinned_config)
+            paths[part] = path
+    return Checkpoints(**paths)
+
+
+def read_headers(checkpoints: Checkpoints, *, pinned_config: bool = False) -> CheckpointHeaders:
+    """Read and check the four headers, and that the text encoder is the one of the transformer; no weight is read."""
+    headers = CheckpointHeaders(**{part: read_header(getattr(checkpoints, part)) for part in PARTS})
+    for part, kind in PARTS.items():
+        require(getattr(headers, part), kind, pinned_config=pinned_config)
+    require_pair(headers.transformer, headers.text_encoder, pinned_config=pinned_config)
+    return headers
+
+
+def _candidates(models: Path) -> Iterator[_Candidate]:
+    if not models.is_dir():
+        raise CheckpointError(
+            f"{models} is {'a file' if models.exists() else 'not there'}",
+            allowed="a folder that holds the four files of LTX-2.5",
+            way_out="name the folder, or the files one by one",
+        )
+    seen: set[Path] = set()
+    for path in sorted(models.rglob(f"*{SUFFIX}")):
+        target = path.resolve()
+        if target in seen or path.is_dir():
+            continue
+        seen.add(target)
+        try:
+            yield _Candidate(path=path, header=read_header(path), error=None)
+        except CheckpointError as error:
+            yield _Candidate(path=path, header=None, error=error)
+
+
+def _choose(models: Path, candidates: Sequence[_Candidate], part: str, *, pinned_config: bool) -> Path:
+    kind = PARTS[part]
+    fitting: list[Path] = []
+    refused: list[CheckpointError] = []
+    for candidate in candidates:
+        if candidate.header is None or identify(candidate.header) is not kind:
+            continue
+        try:
+            require(candidate.header, kind, pinned_config=pinned_config)
+            fitting.append(candidate.path)
+        except CheckpointError as error:
+            refused.append(error)
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise _several(models, fitting, part)
+    if len(refused) == 1:
+        raise refused[0]
+    raise _none(models, candidates, refused, part)
+
+
+def _several(models: Path, fitting: Sequence[Path], part: str) -> CheckpointError:
+    names = ", ".join(str(path.relative_to(models)) for path in fitting[:NAMED])
+    alike = " (dev and distilled cannot be told apart by their headers)" if part == "transformer" else ""
+    return CheckpointError(
+        f"{models} holds {len(fitting)} files that are {PARTS[part].words}: {names}{alike}",
+        allowed="one file to choose from",
+        way_out=f"name the file itself: --{part.replace('_', '-')} FILE",
+    )
+
+
+def _none(
+    models: Path, candidates: Sequence[_Candidate], refused: Sequence[CheckpointError], part: str
+) -> CheckpointError:
+    broken = [candidate.error for candidate in candidates if candidate.error is not None]
+    reasons = "; ".join(error.found for error in [*refused, *broken][:NAMED])
+    others = ", ".join(str(item.path.relative_to(models)) for item in candidates if item.header is not None)
+    seen = reasons or (f"{SUFFIX} files there: {others}" if others else f"no {SUFFIX} file is there")
+    return CheckpointError(
+        f"no file below {models} is {PARTS[part].words} that can be loaded; {seen}",
+        allowed=f"one such file, as {PARTS[part].official_file}",
+        way_out=f"put it there, or name it: --{part.replace('_', '-')} FILE",
+    )
