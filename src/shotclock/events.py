@@ -1,0 +1,99 @@
+"""What a render says while it runs: frozen events, and their one-line text and JSON forms.
+
+Events carry no clock: whoever logs them adds the time. Knows nothing of who listens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import Tensor
+
+from shotclock.guidance import LegName
+
+
+class Phase(StrEnum):
+    """Leaf phases of a render, in order; together they cover its wall time."""
+
+    IMPORT = "import"
+    INSPECT = "inspect"
+    LOAD_TEXT = "load-text"
+    ENCODE = "encode"
+    LOAD_TRANSFORMER = "load-transformer"
+    PREPARE = "prepare"
+    DENOISE = "denoise"
+    SAVE_LATENTS = "save-latents"
+    LOAD_DECODERS = "load-decoders"
+    DECODE_AUDIO = "decode-audio"
+    DECODE_VIDEO = "decode-video"
+    MUX = "mux"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseBegins:
+    """A leaf phase starts."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEnds:
+    """A leaf phase is over, its work done on the device too."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A long phase moves: ``done`` of ``total`` units."""
+
+    phase: Phase
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassBegins:
+    """A transformer pass is about to be launched; it can still be refused. ``index`` and ``step`` count from 1."""
+
+    index: int
+    step: int
+    steps: int
+    legs: tuple[LegName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassEnds:
+    """The pass is launched, and the step update with it if it was the step's last; the listener synchronises."""
+
+    index: int
+    step: int
+    steps: int
+    legs: tuple[LegName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything a deterministic sampler needs to go on after ``step`` steps, in the dtype of the latents.
+
+    ``video_x0`` and ``audio_x0`` are the last denoised states, which skip_step reuses; None before the first step.
+    """
+
+    step: int
+    video: Tensor
+    audio: Tensor
+    video_x0: Tensor | None = None
+    audio_x0: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnds:
+    """A step is complete; ``state`` is what the next one starts from. ``sigma`` is the level now reached."""
+
+    steps: int
+    sigma: float
+    state: State
+
+
+Event = PhaseBegins | PhaseEnds | Progress | PassBegins | PassEnds | StepEnds

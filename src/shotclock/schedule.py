@@ -1,0 +1,46 @@
+"""Sigma schedules of LTX-2.5 (ltx25.md section 5.1): which noise levels a render visits.
+
+Pure arithmetic, float32 as the model was trained with. Knows no sampler.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from shotclock.errors import RequestError
+
+SHIFT_TOKENS = 4096  # one_stage and two_stage shift by this constant, whatever the resolution (ltx25.md section 0, 5)
+BASE_SHIFT, MAX_SHIFT = 0.95, 2.05  # mu at 1,024 and at 4,096 tokens
+BASE_TOKENS, MAX_TOKENS = 1024, 4096
+TERMINAL = 0.1  # last sigma before 0
+DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875, 0.0)  # ltx25.md 5.1, 8 steps
+DISTILLED_STAGE_2 = (0.909375, 0.725, 0.421875, 0.0)  # ltx25.md 5.1, 3 steps
+
+
+def sigmas(steps: int, tokens: int = SHIFT_TOKENS) -> Float[Tensor, " steps_and_one"]:
+    """``steps + 1`` sigmas from 1 to 0, shifted for ``tokens`` and stretched so that the last nonzero one is 0.1.
+
+    Raises :class:`RequestError` for fewer than 2 steps (1 step has no last nonzero sigma to stretch to).
+    """
+    if steps < 2:
+        raise RequestError(f"{steps} steps", allowed="2 or more steps", way_out="LTX-2.5 is made for 30")
+    mu = BASE_SHIFT + (MAX_SHIFT - BASE_SHIFT) * (tokens - BASE_TOKENS) / (MAX_TOKENS - BASE_TOKENS)
+    u = torch.linspace(1, 0, steps + 1)[:-1]
+    shifted = math.exp(mu) / (math.exp(mu) + (1 / u - 1))
+    stretched = 1 - (1 - shifted) * (1 - TERMINAL) / (1 - shifted[-1])
+    return torch.cat([stretched, torch.zeros(1)])
+
+
+def check(values: Float[Tensor, " n"]) -> None:
+    """Refuse a schedule that does not fall strictly from at most 1 to exactly 0 (a render would end as speckle)."""
+    falls = bool((values[1:] < values[:-1]).all())
+    if len(values) < 2 or not falls or values[-1] != 0 or not 0 < values[0] <= 1 or not bool(values.isfinite().all()):
+        raise RequestError(
+            f"sigmas {[round(float(v), 5) for v in values]}",
+            allowed="strictly falling values from at most 1 to exactly 0",
+            way_out="leave the schedule to the recipe, or end the list with 0",
+        )
