@@ -155,14 +155,12 @@ class FeatureProjection(nn.Module):
         self.audio_aggregate_embed = nn.Linear(inputs, audio_width)
 
     @classmethod
-    def load(cls, header: Header, *, device: torch.device, dtype: torch.dtype) -> Self:
-        """The projection of a text encoder file, strictly."""
+    def on_meta(cls, header: Header) -> Self:
+        """The projection of a text encoder file in its sizes, without values."""
         video = header.tensors[f"{PROJECTION}video_aggregate_embed.weight"].shape
         audio = header.tensors[f"{PROJECTION}audio_aggregate_embed.weight"].shape
         with torch.device("meta"):
             projection = cls(inputs=video[1], video_width=video[0], audio_width=audio[0])
-        names = {key: key.removeprefix(PROJECTION) for key in header.tensors if key.startswith(PROJECTION)}
-        load_module(projection, header, names, device=device, dtype=dtype)
         return projection.requires_grad_(False).eval()
 
     def forward(
@@ -203,13 +201,13 @@ class TextEncoder:
         Raises :class:`CheckpointError` before any weight is read where the file is not a text encoder of LTX-2.5.
         """
         require(header, Kind.TEXT_ENCODER)
-        names = _gemma_names(header)
-        gemma = _gemma_on_meta(_text_config(header))
         tokenizer = PromptTokenizer.load(header)
-        load_module(gemma, header, names, device=device, dtype=dtype)
+        gemma, projection = _gemma_on_meta(_text_config(header)), FeatureProjection.on_meta(header)
+        # One call for both, so that both are checked before the first weight is read.
+        modules = nn.ModuleDict({"gemma": gemma, "projection": projection})
+        load_module(modules, header, _names(header), device=device, dtype=dtype)
         _fill_derived(gemma, device)
-        projection = FeatureProjection.load(header, device=device, dtype=dtype)
-        return cls(tokenizer=tokenizer, gemma=gemma.requires_grad_(False).eval(), projection=projection)
+        return cls(tokenizer=tokenizer, gemma=gemma, projection=projection)
 
     def __enter__(self) -> Self:
         return self
@@ -295,11 +293,17 @@ def _text_config(header: Header) -> Mapping[str, Any]:
     return config
 
 
-def _gemma_names(header: Header) -> dict[str, str]:
-    """Names in the file to names in the library's module; refuses a tensor that has no place."""
+def _names(header: Header) -> dict[str, str]:
+    """Names in the file to names in the modules; refuses a tensor that has no place."""
     prefix = next(key.removesuffix("embed_tokens.weight") for key in sorted(header.tensors) if EMBEDDING.fullmatch(key))
-    names = {key: key.removeprefix(prefix) for key in header.tensors if key.startswith(prefix)}
-    require_claimed(header, names, unused=(PROJECTION, *UNUSED))
+    homes = {prefix: "gemma.", PROJECTION: "projection."}
+    names = {
+        key: home + key.removeprefix(start)
+        for key in header.tensors
+        for start, home in homes.items()
+        if key.startswith(start)
+    }
+    require_claimed(header, names, unused=UNUSED)
     return names
 
 
@@ -307,7 +311,8 @@ def _gemma_on_meta(config: Mapping[str, Any]) -> Any:
     from transformers import Gemma4UnifiedTextConfig, Gemma4UnifiedTextModel  # takes seconds, so only where it is used
 
     with torch.device("meta"):
-        return Gemma4UnifiedTextModel(Gemma4UnifiedTextConfig(**config))
+        gemma = Gemma4UnifiedTextModel(Gemma4UnifiedTextConfig(**config))
+    return gemma.requires_grad_(False).eval()
 
 
 def _fill_derived(gemma: Any, device: torch.device) -> None:
