@@ -41,20 +41,20 @@ NAMED = 6  # files an error names at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """The four files that a render reads."""
+    """The four files that a render reads; no text encoder where contexts are given instead."""
 
     transformer: Path
-    text_encoder: Path
+    text_encoder: Path | None
     video_vae: Path
     audio_vae: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointHeaders:
-    """Headers of the four files, all checked, and checked to belong together."""
+    """Headers of the four files, all checked, and checked to belong together; see :class:`Checkpoints`."""
 
     transformer: Header
-    text_encoder: Header
+    text_encoder: Header | None
     video_vae: Header
     audio_vae: Header
 
@@ -83,32 +83,51 @@ def find_checkpoints(
     text_encoder: Path | None = None,
     video_vae: Path | None = None,
     audio_vae: Path | None = None,
+    text_encoder_wanted: bool = True,
     pinned_config: bool = False,
 ) -> Checkpoints:
     """The four files in and below ``models``; a file that is named is taken and not looked for.
 
-    Each is checked with :func:`~shotclock.weights.require.require`. A folder may hold other files as well. Raises
-    :class:`CheckpointError` where a part is missing, cannot be loaded, or is there more than once.
+    Each is checked with :func:`~shotclock.weights.require.require`. A folder may hold other files as well, and no text
+    encoder where none is wanted. Raises :class:`CheckpointError` where a part is missing, cannot be loaded, or is there
+    more than once.
     """
     named = {"transformer": transformer, "text_encoder": text_encoder, "video_vae": video_vae, "audio_vae": audio_vae}
-    candidates = [] if all(named.values()) else list(_candidates(models))
+    wanted = [part for part in PARTS if part != "text_encoder" or text_encoder_wanted]
+    candidates = [] if all(named[part] for part in wanted) else list(_candidates(models))
     paths: dict[str, Path] = {}
-    for part, kind in PARTS.items():
+    for part in wanted:
         path = named[part]
         if path is None:
             paths[part] = _choose(models, candidates, part, pinned_config=pinned_config)
         else:
-            require(read_header(path), kind, pinned_config=pinned_config)
+            require(read_header(path), PARTS[part], pinned_config=pinned_config)
             paths[part] = path
-    return Checkpoints(**paths)
+    return Checkpoints(
+        transformer=paths["transformer"],
+        text_encoder=paths.get("text_encoder"),
+        video_vae=paths["video_vae"],
+        audio_vae=paths["audio_vae"],
+    )
 
 
 def read_headers(checkpoints: Checkpoints, *, pinned_config: bool = False) -> CheckpointHeaders:
-    """Read and check the four headers, and that the text encoder is the one of the transformer; no weight is read."""
-    headers = CheckpointHeaders(**{part: read_header(getattr(checkpoints, part)) for part in PARTS})
-    for part, kind in PARTS.items():
-        require(getattr(headers, part), kind, pinned_config=pinned_config)
-    require_pair(headers.transformer, headers.text_encoder, pinned_config=pinned_config)
+    """Read and check the headers, and that the text encoder is the one of the transformer; no weight is read."""
+
+    def checked(path: Path, part: str) -> Header:
+        header = read_header(path)
+        require(header, PARTS[part], pinned_config=pinned_config)
+        return header
+
+    text_encoder = checkpoints.text_encoder
+    headers = CheckpointHeaders(
+        transformer=checked(checkpoints.transformer, "transformer"),
+        text_encoder=None if text_encoder is None else checked(text_encoder, "text_encoder"),
+        video_vae=checked(checkpoints.video_vae, "video_vae"),
+        audio_vae=checked(checkpoints.audio_vae, "audio_vae"),
+    )
+    if headers.text_encoder is not None:
+        require_pair(headers.transformer, headers.text_encoder, pinned_config=pinned_config)
     return headers
 
 
@@ -122,7 +141,7 @@ def _candidates(models: Path) -> Iterator[_Candidate]:
     seen: set[Path] = set()
     for path in sorted(models.rglob(f"*{SUFFIX}")):
         target = path.resolve()
-        if target in seen or path.is_dir():
+        if target in seen or path.name.startswith(".") or path.is_dir():  # a dot: a file still being written
             continue
         seen.add(target)
         try:
@@ -158,7 +177,7 @@ def _several(models: Path, fitting: Sequence[Path], part: str) -> CheckpointErro
     return CheckpointError(
         f"{models} holds {len(fitting)} files that are {PARTS[part].words}: {names}{alike}",
         allowed="one file to choose from",
-        way_out=f"name the file itself: --{part.replace('_', '-')} FILE",
+        way_out="leave one of them in that folder, or name the file itself",
     )
 
 
@@ -172,5 +191,5 @@ def _none(
     return CheckpointError(
         f"no file below {models} is {PARTS[part].words} that can be loaded; {seen}",
         allowed=f"one such file, as {PARTS[part].official_file}",
-        way_out=f"put it there, or name it: --{part.replace('_', '-')} FILE",
+        way_out="put it there, or name the file itself",
     )

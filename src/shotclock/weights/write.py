@@ -6,7 +6,6 @@ Knows no model. Unlike the safetensors library it orders the metadata, so equal 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from shotclock.rundir import aside
 from shotclock.weights.header import LENGTH_BYTES, METADATA_KEY
 
 NAMES: Mapping[torch.dtype, str] = MappingProxyType(  # safetensors dtype names
@@ -39,18 +39,10 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
     Widest dtype first, then by name, as the library orders them. Raises ``OSError`` where the disk refuses.
     """
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with aside.open("wb") as file:
-            file.write(header_block({name: _described(tensors[name]) for name in order}, metadata))
-            for name in order:
-                _write_values(file, tensors[name])
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with aside(path) as temporary, temporary.open("wb") as file:
+        file.write(header_block({name: _described(tensors[name]) for name in order}, metadata))
+        for name in order:
+            _write_values(file, tensors[name])
 
 
 def header_block(
@@ -78,11 +70,3 @@ def _write_values(file: BinaryIO, tensor: Tensor) -> None:
     values = tensor.detach().cpu().contiguous().reshape(-1)
     if values.numel():
         file.write(values.view(torch.uint8).numpy().data)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
