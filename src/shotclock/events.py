@@ -26,8 +26,7 @@ class Phase(StrEnum):
     SAVE_LATENTS = "save-latents"
     LOAD_DECODERS = "load-decoders"
     DECODE_AUDIO = "decode-audio"
-    DECODE_VIDEO = "decode-video"
-    MUX = "mux"
+    DECODE_VIDEO = "decode-video"  # pictures leave for the mp4 as they are decoded, the sound is muxed with them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,13 @@ class Progress:
     phase: Phase
     done: int
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the user should know and the render goes on with."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +102,4 @@ class StepEnds:
     state: State
 
 
-Event = PhaseBegins | PhaseEnds | Progress | PassBegins | PassEnds | StepEnds
+Event = PhaseBegins | PhaseEnds | Progress | Notice | PassBegins | PassEnds | StepEnds

@@ -1,0 +1,149 @@
+"""The plan of a render: tokens, legs, passes and sigmas that follow from a request and the headers of its files.
+
+Everything is arithmetic on headers: no weight is read and no device touched. Written as plan.json before the render.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from shotclock.guidance import Guidance, LegName
+from shotclock.model.config import TransformerConfig, transformer_config
+from shotclock.plan.cost import decode_flops, step_flops
+from shotclock.request import Document, Request
+from shotclock.schedule import check, sigmas
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
+
+TEXT_TOKENS = 1024  # positions of a context, registers included (ltx25.md section 3)
+
+
+class PlannedFile(Document):
+    """A checkpoint file that the render will read."""
+
+    path: str
+    bytes: int
+    tensors: int
+    model_version: str | None
+
+
+class Plan(Document):
+    """Static part of a plan. ``forwards`` counts legs over all steps; ``passes`` are launches."""
+
+    format: Literal["shotclock/plan/1"] = "shotclock/plan/1"
+    request_sha256: str
+    device: str
+    dtype: str
+    video_tokens: int
+    audio_tokens: int
+    text_tokens: int
+    latent_frames: int
+    audio_latents: int
+    legs: tuple[str, ...]
+    forwards: dict[str, int]
+    passes: int
+    steps: int
+    sigmas: tuple[float, ...]
+    sigmas_sha256: str
+    switches: tuple[str, ...]
+    step_flops: int
+    decode_flops: int
+    files: dict[str, PlannedFile]
+
+    @property
+    def total_forwards(self) -> int:
+        """Forwards of all legs and steps together."""
+        return sum(self.forwards.values())
+
+    def lines(self) -> list[str]:
+        """What a person reads before the render starts."""
+        size_gb = sum(file.bytes for file in self.files.values()) / 1e9
+        return [
+            f"{self.video_tokens} video + {self.audio_tokens} audio tokens, {self.passes} passes on {self.device} "
+            f"in {self.dtype}",
+            *self.switches,
+            f"sigmas {self.sigmas[0]:g} to {self.sigmas[-2]:g} and 0, sha256 {self.sigmas_sha256[:12]}",
+            f"{self.step_flops / 1e12:.4g} TFLOP a step, {self.decode_flops / 1e12:.4g} TFLOP to decode, "
+            f"{size_gb:.3g} GB of weights",
+        ]
+
+
+def make_plan(
+    request: Request, headers: CheckpointHeaders, *, device: str, dtype: str, pinned_config: bool = False
+) -> Plan:
+    """Count everything that can be counted; raises :class:`RequestError` for what the model cannot do."""
+    geometry, guidance = request.geometry, request.guidance
+    config = transformer_config(transformer_settings(headers.transformer, pinned_config=pinned_config))
+    levels = sigmas(request.steps)
+    check(levels)
+    values = tuple(float(level) for level in levels)
+    parts = {
+        "transformer": headers.transformer,
+        "text_encoder": headers.text_encoder,
+        "video_vae": headers.video_vae,
+        "audio_vae": headers.audio_vae,
+    }
+    return Plan(
+        request_sha256=request.digest,
+        device=device,
+        dtype=dtype,
+        video_tokens=geometry.video_tokens,
+        audio_tokens=geometry.audio_tokens,
+        text_tokens=TEXT_TOKENS,
+        latent_frames=geometry.latent_frames,
+        audio_latents=geometry.audio_frames,
+        legs=tuple(guidance.legs(config.blocks)),
+        forwards=count_forwards(guidance, request.steps, config.blocks),
+        passes=sum(len(guidance.passes(step, config.blocks)) for step in range(request.steps)),
+        steps=request.steps,
+        sigmas=values,
+        sigmas_sha256=hashlib.sha256(levels.numpy().astype("<f4").tobytes()).hexdigest(),
+        switches=switches(guidance, request.steps, config),
+        step_flops=step_flops(config, geometry, guidance, TEXT_TOKENS),
+        decode_flops=decode_flops(headers.video_vae, geometry),
+        files={name: _planned(header) for name, header in parts.items() if header is not None},
+    )
+
+
+def count_forwards(guidance: Guidance, steps: int, blocks: int) -> dict[str, int]:
+    """Forwards by leg over a whole render, from the very list that the sampler runs."""
+    counted = Counter(leg for step in range(steps) for launch in guidance.passes(step, blocks) for leg in launch.legs)
+    return {str(leg): counted[leg] for leg in LegName if counted[leg]}
+
+
+def switches(guidance: Guidance, steps: int, config: TransformerConfig) -> tuple[str, ...]:
+    """One sentence a guidance term: how many forwards the render would have without it."""
+    total = sum(count_forwards(guidance, steps, config.blocks).values())
+    legs = len(guidance.legs(config.blocks))
+    said = [f"{total} forwards = {steps} steps x {legs} legs"]
+    for flag, off in (("--stg 0", {"stg": 0.0}), ("--modality 1", {"modality": 1.0}), ("--cfg 1", {"cfg": 1.0})):
+        without = _without(guidance, off)
+        count = sum(count_forwards(without, steps, config.blocks).values())
+        if count != total:
+            said.append(f"{flag} would make it {count} forwards ({count / total:.2f} of them)")
+    bare = sum(
+        count_forwards(_without(guidance, {"stg": 0.0, "modality": 1.0, "cfg": 1.0}), steps, config.blocks).values()
+    )
+    if bare != total:
+        said.append(f"all three off: {bare} forwards, an unguided render")
+    return tuple(said)
+
+
+def _without(guidance: Guidance, off: Mapping[str, float]) -> Guidance:
+    return replace(
+        guidance,
+        video=replace(guidance.video, **off),  # type: ignore[arg-type]
+        audio=replace(guidance.audio, **off),  # type: ignore[arg-type]
+    )
+
+
+def _planned(header: Header) -> PlannedFile:
+    return PlannedFile(
+        path=str(header.path),
+        bytes=header.file_bytes,
+        tensors=len(header.tensors),
+        model_version=header.model_version,
+    )

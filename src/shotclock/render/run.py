@@ -1,0 +1,251 @@
+"""From command-line settings to a finished run: finds the files, resolves the recipe, writes request and plan, renders.
+
+Everything that can be refused is refused here, before the run folder is made and before any weight is read.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from shotclock import __version__
+from shotclock.errors import RequestError
+from shotclock.plan.planner import Plan, make_plan
+from shotclock.render.journal import Listener
+from shotclock.render.pipeline import Job, Outcome, Times, render
+from shotclock.render.show import LiveBar, PlainLines
+from shotclock.render.text import read_prompts
+from shotclock.request import Request, Scales, make_document, make_request
+from shotclock.rundir import RunDir, write_aside
+from shotclock.weights.checkpoint import CheckpointHeaders, Recipe, find_checkpoints, read_headers, recipe_for
+from shotclock.weights.tiny import write_tiny_checkpoints
+
+TINY = "tiny"
+TINY_SEED = 0
+TINY_SIZE, TINY_FRAMES = "256x160", 25
+FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A render as it was asked for; None means the recipe's or the machine's value."""
+
+    prompt: str
+    run: Path
+    models: str
+    negative_prompt: str | None
+    size: str | None
+    frames: int | None
+    fps: str
+    seed: int
+    steps: int | None
+    cfg: float | None
+    audio_cfg: float | None
+    stg: float | None
+    stg_blocks: str | None
+    modality: float | None
+    rescale: float | None
+    skip_step: int
+    legs_per_pass: int
+    device: str | None
+    dtype: str | None
+    contexts: Path | None
+    pinned_config: bool
+
+
+def start(settings: Settings, *, home: Path, began_s: float, imported_s: float, console: Console | None) -> Outcome:
+    """Resolve, refuse or render. ``began_s`` and ``imported_s`` are readings of ``time.monotonic``."""
+    device, dtype = pick_device(settings.device), pick_dtype(settings)
+    headers = read_models(settings, home)
+    request = request_from(settings, recipe_for(headers.transformer))
+    plan = make_plan(
+        request,
+        headers,
+        device=device_name(device),
+        dtype=str(dtype).removeprefix("torch."),
+        pinned_config=settings.pinned_config,
+    )
+    run = RunDir.create(settings.run)
+    job = Job(
+        request=request,
+        plan=plan,
+        headers=headers,
+        run=run,
+        device=device,
+        dtype=dtype,
+        contexts=settings.contexts,
+        pinned_config=settings.pinned_config,
+    )
+    with run.writing(), ExitStack() as stack:
+        write_aside(run.request, request.to_json().encode())
+        write_aside(run.plan, plan.to_json().encode())
+        listeners: list[Listener] = []
+        said = command(request, settings)
+        if console is not None:
+            console.print(f"shotclock {__version__}: {said}", highlight=False, markup=False, soft_wrap=True)
+            for line in plan.lines():
+                console.print(line, highlight=False, markup=False)
+            listeners.append(_listener(plan, console, stack))
+        times = Times(clock=time.monotonic, began_s=began_s, imported_s=imported_s)
+        return render(job, times=times, first_line=first_line(said, request, plan), listeners=listeners)
+
+
+def _listener(plan: Plan, console: Console, stack: ExitStack) -> Listener:
+    if console.is_terminal:
+        return stack.enter_context(LiveBar(plan, console))
+    return PlainLines(plan, lambda line: print(line, file=console.file, flush=True))
+
+
+def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
+    """Headers of the files that ``--models`` names; the tiny set is written on first use."""
+    if settings.models == TINY:
+        folder = home / f"tiny-{__version__}-{TINY_SEED}"
+        if not folder.is_dir():
+            write_tiny_checkpoints(folder, TINY_SEED)
+    else:
+        folder = Path(settings.models)
+    found = find_checkpoints(
+        folder, text_encoder_wanted=settings.contexts is None, pinned_config=settings.pinned_config
+    )
+    return read_headers(found, pinned_config=settings.pinned_config)
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The named device, or CUDA where there is one; raises :class:`RequestError` for one that is not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    count = torch.cuda.device_count()
+    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
+    if name not in known:
+        raise RequestError(
+            f"device {name!r}", allowed=", ".join(known), way_out="`shotclock doctor` shows what is there"
+        )
+    return torch.device(name)
+
+
+def pick_dtype(settings: Settings) -> torch.dtype:
+    """The named dtype, or bfloat16 on a GPU and float32 on the CPU."""
+    if settings.dtype is None:
+        return torch.bfloat16 if pick_device(settings.device).type == "cuda" else torch.float32
+    if settings.dtype not in DTYPES:
+        raise RequestError(f"dtype {settings.dtype!r}", allowed=" or ".join(DTYPES), way_out="leave it to the device")
+    return DTYPES[settings.dtype]
+
+
+def device_name(device: torch.device) -> str:
+    """What plan and record call the device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def request_from(settings: Settings, recipe: Recipe) -> Request:
+    """Fill what was not said from the recipe of the model version; raises :class:`RequestError`."""
+    builtin = settings.models == TINY
+    width, height = parse_size(settings.size or (TINY_SIZE if builtin else FULL_SIZE))
+    prompt, negative_prompt = read_prompts(settings.prompt, settings.negative_prompt)
+    blocks = recipe.stg_blocks if settings.stg_blocks is None else parse_blocks(settings.stg_blocks)
+    audio_cfg = settings.audio_cfg if settings.audio_cfg is not None or settings.cfg != 1 else 1.0
+
+    def scales(cfg: float) -> Scales:
+        return make_document(
+            Scales,
+            cfg=cfg,
+            stg=recipe.stg if settings.stg is None else settings.stg,
+            modality=recipe.modality if settings.modality is None else settings.modality,
+            rescale=recipe.rescale if settings.rescale is None else settings.rescale,
+            stg_blocks=blocks,
+            skip_step=settings.skip_step,
+        )
+
+    return make_request(
+        prompt=prompt,
+        negative_prompt=negative_prompt,
+        width=width,
+        height=height,
+        frames=settings.frames if settings.frames is not None else (TINY_FRAMES if builtin else FULL_FRAMES),
+        fps=settings.fps,
+        seed=settings.seed,
+        steps=recipe.steps if settings.steps is None else settings.steps,
+        video=scales(recipe.video_cfg if settings.cfg is None else settings.cfg),
+        audio=scales(recipe.audio_cfg if audio_cfg is None else audio_cfg),
+        legs_per_pass=settings.legs_per_pass,
+    )
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """ "768x448" to width and height."""
+    width, cross, height = text.lower().partition("x")
+    if not (cross and width.isascii() and width.isdigit() and height.isascii() and height.isdigit()):
+        raise RequestError(f"size {text!r}", allowed="WIDTHxHEIGHT in pixels", way_out="write it like 768x448")
+    return int(width), int(height)
+
+
+def parse_blocks(text: str) -> tuple[int, ...]:
+    """ "28" or "3,5" to block numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise RequestError(
+            f"stg blocks {text!r}", allowed="block numbers with commas between", way_out="write it like 28"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def command(request: Request, settings: Settings) -> str:
+    """The command that renders the same clip: every value spelled out, nothing left to a default."""
+    video, audio = request.video, request.audio
+    options: dict[str, object] = {
+        "models": settings.models,
+        "negative-prompt": escaped(request.negative_prompt),
+        "size": f"{request.width}x{request.height}",
+        "frames": request.frames,
+        "fps": request.fps,
+        "seed": request.seed,
+        "steps": request.steps,
+        "cfg": f"{video.cfg:g}",
+        "audio-cfg": f"{audio.cfg:g}",
+        "stg": f"{video.stg:g}",
+        "stg-blocks": ",".join(str(block) for block in video.stg_blocks),
+        "modality": f"{video.modality:g}",
+        "rescale": f"{video.rescale:g}",
+        "skip-step": video.skip_step,
+        "legs-per-pass": request.legs_per_pass,
+        "device": str(pick_device(settings.device)),
+        "dtype": str(pick_dtype(settings)).removeprefix("torch."),
+    }
+    if settings.contexts is not None:
+        options["contexts"] = settings.contexts
+    words = ["shotclock", "render", escaped(request.prompt)]
+    words += [f"--{name}={value}" for name, value in options.items()]
+    words += ["--pinned-config"] if settings.pinned_config else []
+    return shlex.join([*words, "--run=DIR"])
+
+
+def escaped(prompt: str) -> str:
+    """A prompt as an argument: one that begins with @ is not the name of a file."""
+    return f"@{prompt}" if prompt.startswith("@") else prompt
+
+
+def first_line(said: str, request: Request, plan: Plan) -> dict[str, Any]:
+    """The event log's first line: everything that reproduces the run."""
+    return {
+        "event": "RunBegins",
+        "command": said,
+        "version": __version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "device": plan.device,
+        "dtype": plan.dtype,
+        "request_sha256": request.digest,
+        "sigmas_sha256": plan.sigmas_sha256,
+        "files": {name: file.model_dump() for name, file in plan.files.items()},
+        "utc": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

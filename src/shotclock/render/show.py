@@ -1,0 +1,140 @@
+"""What a person sees while a render runs: a live bar on a terminal, plain lines elsewhere.
+
+Listens to ticks; decides nothing. The remaining time counts the decode too.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from shotclock.events import Notice, PassBegins, PassEnds, Phase, PhaseBegins, PhaseEnds
+from shotclock.events import Progress as Progressed
+from shotclock.plan.planner import Plan
+from shotclock.render.journal import Tick
+
+# Decoders run convolutions at a lower rate than the transformer its matrix products; measured rates replace this as
+# soon as the decode moves. Source: 0.2 to 0.5 seen for the tiny and pocket decoders on two CPU cores.
+DECODE_RATE_SHARE = 0.3
+
+
+class Outlook:
+    """Seconds left of a render: passes at the median of those measured, then the decode by its share of arithmetic."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._pass_s: list[float] = []
+        self._decode_began_s: float | None = None
+        self._decoded = 0.0
+
+    def see(self, tick: Tick) -> None:
+        """Take a tick into account."""
+        match tick.event:
+            case PassEnds() if tick.last_s is not None:
+                self._pass_s.append(tick.last_s)
+            case PhaseBegins(phase=Phase.DECODE_VIDEO):
+                self._decode_began_s = tick.t_s
+            case Progressed(phase=Phase.DECODE_VIDEO, done=done, total=total):
+                self._decoded = done / total
+            case _:
+                pass
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds left at ``now_s``; None before the first pass has ended."""
+        if self._decode_began_s is not None and self._decoded:
+            return (now_s - self._decode_began_s) * (1 / self._decoded - 1)
+        if not self._pass_s:
+            return None
+        typical_s = statistics.median(self._pass_s)
+        passes_per_step = self._plan.passes / self._plan.steps
+        rate = self._plan.step_flops / (typical_s * passes_per_step)
+        decode_s = self._plan.decode_flops / (rate * DECODE_RATE_SHARE)
+        return (self._plan.passes - len(self._pass_s)) * typical_s + decode_s
+
+
+def clock_text(seconds: float | None) -> str:
+    """Seconds as h:mm:ss or m:ss; dashes where unknown."""
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class PlainLines:
+    """One line for each phase and each pass, for logs and pipes."""
+
+    def __init__(self, plan: Plan, write: Callable[[str], None]) -> None:
+        self._outlook = Outlook(plan)
+        self._plan = plan
+        self._write = write
+
+    def __call__(self, tick: Tick) -> None:
+        """Write the tick's line, if it has one."""
+        self._outlook.see(tick)
+        match tick.event:
+            case PhaseBegins(phase=phase):
+                self._write(f"phase {phase} begins t={tick.t_s:.3f}s")
+            case PhaseEnds(phase=phase):
+                self._write(f"phase {phase} ends t={tick.t_s:.3f}s last={tick.last_s:.3f}s")
+            case Notice(text=text):
+                self._write(f"note: {text}")
+            case PassBegins() as event:
+                last = "" if tick.last_s is None else f" last={tick.last_s:.3f}s"
+                eta = clock_text(self._outlook.left_s(tick.t_s))
+                self._write(
+                    f"pass {event.index}/{self._plan.passes} phase denoise step {event.step}/{event.steps} "
+                    f"legs {'+'.join(event.legs)} t={tick.t_s:.3f}s{last} eta={eta}"
+                )
+            case _:
+                pass
+
+
+class LiveBar:
+    """A single live line on a terminal; a context manager."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._outlook = Outlook(plan)
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description:<17}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[detail]}"),
+            TextColumn("left {task.fields[left]}"),
+            console=console,
+            transient=True,
+        )
+        self._passes = plan.passes
+        self._task: TaskID = self._progress.add_task("starting", total=None, detail="", left="-:--")
+
+    def __enter__(self) -> LiveBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, tick: Tick) -> None:
+        """Move the bar."""
+        self._outlook.see(tick)
+        left = clock_text(self._outlook.left_s(tick.t_s))
+        match tick.event:
+            case PhaseBegins(phase=phase):
+                total = self._passes if phase is Phase.DENOISE else None
+                self._progress.update(
+                    self._task, description=str(phase), total=total, completed=0, detail="", left=left
+                )
+            case PassEnds() as event:
+                detail = f"step {event.step}/{event.steps}  {tick.last_s:.3f} s a pass"
+                self._progress.update(self._task, completed=event.index, detail=detail, left=left)
+            case Progressed(done=done, total=total):
+                self._progress.update(self._task, completed=done, total=total, detail=f"{done}/{total}", left=left)
+            case Notice(text=text):
+                self._console.print(f"note: {text}", highlight=False)
+            case PhaseEnds(phase=phase):
+                self._console.print(f"{phase:<17}{tick.last_s:9.3f} s", highlight=False)
+            case _:
+                pass

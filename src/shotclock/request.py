@@ -1,0 +1,135 @@
+"""What the user asks for: one strict document, from which everything that is rendered follows.
+
+Knows geometry and guidance; no file system, model or device. Two equal hashes mean the same render under the same
+checkpoints and numerics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from fractions import Fraction
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from shotclock.errors import RequestError
+from shotclock.geometry import Geometry
+from shotclock.guidance import Guidance, Guider
+
+Scale = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+D = TypeVar("D", bound="Document")
+MAX_SEED = 2**63 - 1  # torch.Generator.manual_seed takes a signed 64-bit value
+
+
+class Document(BaseModel):
+    """Base of every document on disk: strict, frozen, no unknown field; sorted JSON with a final newline."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    def to_json(self) -> str:
+        """Canonical text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical text."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+class Scales(Document):
+    """Guidance of one stream; 1 (cfg, modality) and 0 (stg, rescale) switch a term off."""
+
+    cfg: Scale
+    stg: Scale
+    modality: Scale
+    rescale: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    stg_blocks: tuple[Annotated[int, Field(ge=0)], ...]
+    skip_step: Annotated[int, Field(ge=0)]
+
+    def guider(self) -> Guider:
+        """As the sampler takes it."""
+        return Guider(
+            cfg=self.cfg,
+            stg=self.stg,
+            modality=self.modality,
+            rescale=self.rescale,
+            stg_blocks=self.stg_blocks,
+            skip_step=self.skip_step,
+        )
+
+
+class Request(Document):
+    """A one_stage render. ``fps`` is an exact fraction in text, such as "24" or "24000/1001"."""
+
+    format: Literal["shotclock/request/1"] = "shotclock/request/1"
+    recipe: Literal["one_stage"] = "one_stage"
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    frames: int
+    fps: str
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+    steps: Annotated[int, Field(ge=2, le=1000)]
+    video: Scales
+    audio: Scales
+    legs_per_pass: Annotated[int, Field(ge=1, le=4)]
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the prompt is empty: say what the clip shows and how it sounds")
+        return value
+
+    @property
+    def geometry(self) -> Geometry:
+        """Raises :class:`RequestError` for an illegal clip."""
+        return Geometry(width=self.width, height=self.height, frames=self.frames, fps=parse_fps(self.fps))
+
+    @property
+    def guidance(self) -> Guidance:
+        """Both guiders and the legs per pass."""
+        return Guidance(video=self.video.guider(), audio=self.audio.guider(), legs_per_pass=self.legs_per_pass)
+
+
+def parse_fps(text: str) -> Fraction:
+    """An exact rate: "24", "23.976" stays 2997/125, "24000/1001" is the NTSC rate."""
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise RequestError(
+            f"frame rate {text!r}", allowed="a number or a fraction", way_out="use 24, 25, 30 or 24000/1001"
+        ) from None
+
+
+def make_document(kind: type[D], **fields: object) -> D:
+    """Build a document; a bad field raises :class:`RequestError` with its name, its value and what is allowed."""
+    try:
+        return kind(**fields)
+    except ValidationError as bad:
+        first = bad.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise RequestError(
+            f"{name} {first['input']!r}", allowed=first["msg"], way_out="see `shotclock render --help`"
+        ) from None
+
+
+def make_request(**fields: object) -> Request:
+    """Build a request whose geometry and guidance are legal too; raises :class:`RequestError`."""
+    request = make_document(Request, **fields)
+    _ = request.geometry, request.guidance
+    return request
+
+
+def read_request(text: str) -> Request:
+    """Parse a request.json."""
+    try:
+        return Request.model_validate_json(text)
+    except ValidationError as bad:
+        raise RequestError(
+            f"request.json is not a request: {bad.errors()[0]['msg']}",
+            allowed="what `shotclock render` wrote",
+            way_out="start the render again in a new folder",
+        ) from None

@@ -1,0 +1,108 @@
+"""The folder of a run: the names of its files, one writer at a time, and writing that survives a kill.
+
+Knows files only; each stage writes its own and reads those of the stages before (design.md, "two one-way streets").
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from shotclock.errors import RunDirError
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames inside ``folder`` durable."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write, fsync, rename: after a crash the old or the new content is there, never a part."""
+    with aside(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``: it becomes ``path`` when the block ends well, and vanishes when it does not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class RunDir:
+    """Paths of a run. Use :meth:`create` for a new one; hold :meth:`writing` while a render writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.request = path / "request.json"
+        self.plan = path / "plan.json"
+        self.contexts = path / "contexts.safetensors"
+        self.events = path / "events.jsonl"
+        self.latents = path / "latents.safetensors"
+        self.clip = path / "clip.mp4"
+        self.wave = path / "clip.wav"
+        self._lock = path / ".lock"
+
+    @classmethod
+    def create(cls, path: Path) -> RunDir:
+        """Make the folder; raises :class:`RunDirError` where a run already is or nothing can be written."""
+        run = cls(path)
+        if run.request.exists():
+            raise RunDirError(
+                f"{path} already holds a run", allowed="a new or empty folder", way_out="name another --run folder"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as bad:
+            raise RunDirError(
+                f"{path} cannot be made: {bad.strerror}", allowed="a folder that can be written", way_out="name another"
+            ) from None
+        return run
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the run for this process; a second writer is refused. The kernel releases it at any death."""
+        try:
+            lock = self._lock.open("ab")
+        except OSError as bad:
+            raise RunDirError(
+                f"{self.path} cannot be written: {bad.strerror}",
+                allowed="a folder with write permission and free space",
+                way_out="name another --run folder",
+            ) from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunDirError(
+                    f"{self.path} is being written by another process",
+                    allowed="one writer a run",
+                    way_out="wait for it, or name another --run folder",
+                ) from None
+            yield
+
+    def open_events(self) -> BinaryIO:
+        """The event log, appended without a buffer: a line is the kernel's before the next thing happens."""
+        return self.events.open("ab", buffering=0)
+
+    def last_event(self) -> str | None:
+        """The last complete line of the event log."""
+        with suppress(FileNotFoundError):
+            lines = self.events.read_text().split("\n")
+            return next((line for line in reversed(lines[:-1]) if line), None)
+        return None
