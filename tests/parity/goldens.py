@@ -403,29 +403,15 @@ def vae_conv_decode(folder: Folder, case: Case) -> Tensors:
 
 
 def audio_decode(folder: Folder, case: Case) -> Tensors:
-    decoder = folder.audio_decoder
-    latent = case.inputs["latent"]
-    vocoder = decoder._vocoder  # its stages are compared one by one
-    seen: Tensors = {}
-
-    def see(name: str) -> Callable[..., None]:
-        def hook(_module: object, _arguments: object, output: Any) -> None:
-            seen[name] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
-    stages = {
-        "wave_16k": vocoder.vocoder,
-        "bwe_log_mel": vocoder.mel_stft,
-        "bwe_residual": vocoder.bwe_generator,
-        "bwe_skip": vocoder.resampler,
+    sound = folder.audio_decoder.sound(case.inputs["latent"])
+    return {
+        "mel": sound.mel,
+        "wave_16k": sound.base_wave,
+        "bwe_log_mel": sound.base_log_mel,
+        "bwe_residual": sound.residual,
+        "bwe_skip": sound.skip,
+        "wave_48k": sound.wave,
     }
-    hooks = [module.register_forward_hook(see(name)) for name, module in stages.items()]
-    wave = decoder.decode(latent)
-    for hook in hooks:
-        hook.remove()
-    seen["bwe_log_mel"] = seen["bwe_log_mel"].unflatten(0, (1, -1))
-    return seen | {"mel": decoder.mel(latent), "wave_48k": wave[None]}
 
 
 def e2e(folder: Folder, case: Case) -> Tensors:
