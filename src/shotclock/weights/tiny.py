@@ -198,8 +198,9 @@ GAINS = (  # pattern of a name -> weight std times sqrt(fan in), chosen so that 
     (r"decoder\.conv_out", 0.5),
     (r"(encoder|decoder)\.", 1.2),
     (r"vocoder\..*resblocks", 0.5),
-    (r"vocoder\.bwe_generator\.conv_post", 0.1),
-    (r"vocoder\.vocoder\.conv_post", 0.4),
+    (r"vocoder\.bwe_generator\.conv_pre", 0.2),  # its input is a logarithm near -5
+    (r"vocoder\.bwe_generator\.conv_post", 0.05),
+    (r"vocoder\.vocoder\.conv_post", 0.1),
     (r"vocoder\..*\.ups\.", 1.1),
 )
 SPREADS = (  # pattern of a name -> mean and std of its values, where they are not weights of a linear map
