@@ -7,7 +7,8 @@ governor; which tiling to use is decided in tiling.py, what to do when memory ru
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -80,13 +81,14 @@ class VideoDecoder:
     def frames(
         self, latent: Float[Tensor, "1 c f h w"], tiling: Tiling | None
     ) -> Iterator[UInt8[Tensor, "t height width 3"]]:
-        """The pictures in order, uint8 RGB on the CPU, one temporal group of tiles at a time.
+        """The pictures in order, uint8 RGB on the CPU, at most 8 at a time.
 
         Values are rounded to the nearest level. Raises :class:`RenderFailed` naming the first frame that is not
         finite, before it would be rounded; frames before its group have been given out by then.
         """
         for group in self.pictures(latent, tiling):
-            yield to_uint8(group)
+            for first in range(0, len(group), TIME_SCALE):
+                yield to_uint8(group[first : first + TIME_SCALE])
             del group  # frees the group while the next one is decoded
 
     def decode(self, latent: Float[Tensor, "1 c f h w"], tiling: Tiling | None) -> Float[Tensor, "t height width 3"]:
@@ -147,6 +149,18 @@ class VideoDecoder:
         return picture[0].float()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sound:
+    """A decoded sound and what it was made of, all float32 on the decoder's device, batch of one."""
+
+    mel: Float[Tensor, "1 2 frames bins"]
+    base_wave: Float[Tensor, "1 2 n"]
+    base_log_mel: Float[Tensor, "1 2 bins k"]
+    residual: Float[Tensor, "1 2 m"]
+    skip: Float[Tensor, "1 2 m"]
+    wave: Float[Tensor, "1 2 m"]
+
+
 class AudioDecoder:
     """The audio VAE's decoder and the vocoder of a file, always in float32, whatever the rest of the render uses."""
 
@@ -156,12 +170,14 @@ class AudioDecoder:
         statistics: LatentStatistics,
         vocoder: LTX2VocoderWithBWE,
         *,
-        sample_rate: int,
+        arguments: Mapping[str, Any],
     ) -> None:
         self._network = network
         self._statistics = statistics
         self._vocoder = vocoder
-        self.sample_rate = sample_rate
+        self._hop: int = arguments["hop_length"]
+        self.sample_rate: int = arguments["output_sampling_rate"]
+        self._ratio = self.sample_rate // arguments["input_sampling_rate"]
 
     @classmethod
     def load(cls, header: Header, *, device: torch.device) -> AudioDecoder:
@@ -171,15 +187,15 @@ class AudioDecoder:
             network = AutoencoderKLLTX2Audio(**layout.arguments).decoder
             vocoder = LTX2VocoderWithBWE(**voice.arguments)
         load_module(network, header, layout.part("decoder."), device=device, dtype=torch.float32)
-        rate, base_rate = voice.arguments["output_sampling_rate"], voice.arguments["input_sampling_rate"]
+        ratio = voice.arguments["output_sampling_rate"] // voice.arguments["input_sampling_rate"]
         # Its Hann-sinc filter is computed, not stored in files, so it must not be made on the meta device.
-        vocoder.resampler = UpSample1d(ratio=rate // base_rate, window_type="hann", persistent=False).to(device)
+        vocoder.resampler = UpSample1d(ratio=ratio, window_type="hann", persistent=False).to(device)
         load_module(vocoder, header, voice.names, device=device, dtype=torch.float32)
         return cls(
             network.eval().requires_grad_(False),
             _load_statistics(header, keys.AUDIO_PREFIX, device),
             vocoder.eval().requires_grad_(False),
-            sample_rate=rate,
+            arguments=voice.arguments,
         )
 
     @property
@@ -187,22 +203,30 @@ class AudioDecoder:
         """Where the decoder lies."""
         return self._statistics.mean.device
 
-    def mel(self, latent: Float[Tensor, "1 8 m 16"]) -> Float[Tensor, "1 2 frames 64"]:
-        """Stereo log-mel, ``4m - 3`` frames of 10 ms; the statistics are those of the patchified features."""
-        tokens = self._statistics.restore(patchify_audio(latent.to(self.device)), axis=2)
-        with exact_float32(self.device):
-            return self._network(unpatchify_audio(tokens))  # type: ignore[no-any-return]  # diffusers is untyped
-
     def decode(self, latent: Float[Tensor, "1 8 m 16"]) -> Float[Tensor, "2 n"]:
         """The waveform at ``sample_rate`` in float32 on the CPU, values in [-1, 1], ``(4m - 3) * 10 ms`` long.
 
         Raises :class:`RenderFailed` naming the first second that is not finite.
         """
-        mel = self.mel(latent)
-        with exact_float32(self.device):
-            wave: Tensor = self._vocoder(mel)[0]
+        wave = self.sound(latent).wave[0]
         _require_finite_wave(wave, self.sample_rate)
         return wave.cpu()
+
+    def sound(self, latent: Float[Tensor, "1 8 m 16"]) -> Sound:
+        """The waveform with its stages: stereo log-mel, base wave, its log-mel, residual and resampled base."""
+        tokens = self._statistics.restore(patchify_audio(latent.to(self.device)), axis=2)
+        with exact_float32(self.device):
+            return self._voice(self._network(unpatchify_audio(tokens)))
+
+    def _voice(self, mel: Float[Tensor, "1 2 frames bins"]) -> Sound:
+        """Vocoder, then bandwidth extension: a residual from the log-mel of the base wave, over the base resampled."""
+        base: Tensor = self._vocoder.vocoder(mel)
+        whole = nn.functional.pad(base, (0, -base.shape[2] % self._hop))
+        log_mel = self._vocoder.mel_stft(whole.flatten(0, 1))[0].unflatten(0, whole.shape[:2])
+        residual = self._vocoder.bwe_generator(log_mel.transpose(2, 3))
+        skip = self._vocoder.resampler(whole)
+        wave = (residual + skip).clamp(-1, 1)[..., : base.shape[2] * self._ratio]
+        return Sound(mel=mel, base_wave=base, base_log_mel=log_mel, residual=residual, skip=skip, wave=wave)
 
 
 def fit_wave(wave: Float[Tensor, "c n"], *, sample_rate: int, duration_s: Fraction) -> Float[Tensor, "c k"]:
@@ -239,20 +263,19 @@ def decoder_stages(arguments: Mapping[str, Any]) -> tuple[Stage, ...]:
 
 @contextmanager
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Inside, float32 stays float32: no autocast and no TF32 in convolutions; nothing changes for bfloat16."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.autocast(device.type, enabled=False))
-        stack.enter_context(_no_tf32(device))
-        yield
-
-
-def _no_tf32(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, float32 stays float32: no autocast, and no TF32, which convolutions use by default on CUDA."""
     if device.type != "cuda":
-        return nullcontext()
-    cudnn = torch.backends.cudnn
-    return cudnn.flags(  # type: ignore[no-any-return]  # torch leaves it untyped
-        enabled=cudnn.enabled, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
-    )
+        with torch.autocast(device.type, enabled=False):
+            yield
+        return
+    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolutions.allow_tf32, products.allow_tf32
+    convolutions.allow_tf32 = products.allow_tf32 = False
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        convolutions.allow_tf32, products.allow_tf32 = before
 
 
 def _load_statistics(header: Header, prefix: str, device: torch.device) -> LatentStatistics:

@@ -18,7 +18,7 @@ from shotclock.geometry import SPACE_SCALE, TIME_SCALE, VIDEO_CHANNELS, Geometry
 
 PIXEL_CHANNELS = 3
 FLOAT_BYTES = 4  # accumulation is in float32
-PAD_FRAMES = 2  # replicated frames around each convolution of kernel 3
+PAD_FRAMES = 4  # each convolution of kernel 3 holds two replicated frames and the padded copy with two more
 WORKSPACE_RATIO = 1.25  # allowance for convolution workspaces and allocator slack; assumed, no device run yet
 
 
@@ -236,7 +236,7 @@ LADDER = (  # from the official default down to the floor; 64 pixels of overlap 
 def activation_elements(stages: Sequence[Stage], frames: int, rows: int, columns: int) -> int:
     """Most values alive at once inside the conv decoder for a tile of that many latents.
 
-    With ``E(s) = channels * frames * rows * columns`` of stage s, ``E+`` the same with two frames of padding, ``F`` the
+    With ``E(s) = channels * frames * rows * columns`` of stage s, ``E+`` the same with its padding, ``F`` the
     upsampled stage before its first frame is dropped: a residual block holds the stage before, its input, the activated
     input, the padded copy and the convolution's result, ``E(s-1) + F(s) + E(s) + E+(s) + E(s)``; upsampling holds
     ``E(s-1) + F(s) + max(E+(s-1), F(s))``. The released widths 1024, 512, 512, 256, 128 make the last residual block
@@ -260,7 +260,8 @@ def activation_elements(stages: Sequence[Stage], frames: int, rows: int, columns
         peak = max(peak, arrival, blocks)
         before, padded_before = size, padded
     pixels = PIXEL_CHANNELS * length * plane * SPACE_SCALE**2
-    return max(peak, before + padded_before + pixels, 3 * pixels)
+    latent = VIDEO_CHANNELS * frames * plane  # held by the caller
+    return latent + max(peak, before + padded_before + pixels, 3 * pixels)
 
 
 def decode_bytes(tiling: Tiling | None, geometry: Geometry, *, stages: Sequence[Stage], element_bytes: int) -> int:
