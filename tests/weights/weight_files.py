@@ -64,8 +64,8 @@ def write_document(path: Path, document: object, data: bytes = b"") -> Path:
 
 def read_document(path: Path) -> Document:
     """The JSON of a header, as written."""
-    content = path.read_bytes()
-    document: Document = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    with path.open("rb") as file:
+        document: Document = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return document
 
 

@@ -21,7 +21,7 @@ SAFETENSORS = "a .safetensors file"
 
 def foreign_error(path: Path, file_bytes: int, start: bytes) -> CheckpointError:
     """The error for a file of ``file_bytes`` bytes that begins with ``start`` and is no safetensors file."""
-    for describe in (_empty, _lfs, _error_page, _archive, _gguf):
+    for describe in (_lfs, _error_page, _archive, _gguf, _empty):
         if error := describe(path, file_bytes, start):
             return error
     return CheckpointError(
