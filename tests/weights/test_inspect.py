@@ -57,10 +57,10 @@ def test_fixture_takes_no_disk(released: Path) -> None:
 
 
 def test_inspecting_the_release_takes_less_than_a_second(released: Path) -> None:
-    """The header of 4,349 tensors is read, checked and described in under a second."""
-    begun = time.perf_counter()
+    """The header of 4,349 tensors is read, checked and described in under a second of processor time."""
+    begun = time.process_time()  # the wall clock would measure what else the machine does
     inspect(released, sha256=False).lines()
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 def test_json_is_a_document(released: Path) -> None:
