@@ -75,3 +75,9 @@ def test_mel_scale_bends_at_one_kilohertz() -> None:
     peaks = bank.argmax(axis=1) * 6400 / 32_768
     assert np.isclose(peaks[14], 1000, atol=0.5)
     assert np.isclose(peaks[0], 200 / 3, atol=0.5)
+
+
+def test_mel_scale_is_linear_below() -> None:
+    """Up to 800 Hz the filters are equally wide in hertz."""
+    peaks = mel_bank(1600, 4096, 7).argmax(axis=1) * 800 / 2048
+    assert np.allclose(peaks, 100 * np.arange(1, 8), atol=0.2)

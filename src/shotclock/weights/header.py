@@ -186,8 +186,7 @@ def _parse(path: Path, text: bytes) -> tuple[Mapping[str, TensorEntry], Mapping[
             allowed="a safetensors header",
             way_out="the file is damaged: compare its size and sha256 with the publisher's and fetch it again",
         ) from error
-    if not isinstance(document, dict):
-        _bad(path, f"is a JSON {type(document).__name__}, no object")
+    assert isinstance(document, dict), "a header begins with a brace"
     metadata = _metadata(path, document.pop(METADATA_KEY, {}))
     return MappingProxyType({name: _entry(path, name, value) for name, value in document.items()}), metadata
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from shotclock.errors import CheckpointError
 from shotclock.weights.header import Header, TensorEntry
+from shotclock.weights.identity import DIT
 from shotclock.weights.staging import RING, SEGMENT_BYTES, Ring, changed, plan_segments, raw_read_seconds, read_segments
 
 __all__ = [
@@ -185,7 +186,7 @@ def _require_match(header: Header, names: Mapping[str, str], wanted: Mapping[str
 
 def published_dtype(key: str) -> str:
     """Dtype of a tensor in the released files: F32 for the transformer's tables, else BF16 (ltx25.md section 1.2)."""
-    return "F32" if TABLE in key and key.startswith("model.diffusion_model.") else "BF16"
+    return "F32" if TABLE in key and key.startswith(DIT) else "BF16"
 
 
 def _view(flat: Tensor, entry: TensorEntry, offset: int, alignment: int) -> Tensor:

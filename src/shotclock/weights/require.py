@@ -49,8 +49,6 @@ def require(header: Header, kind: Kind, *, pinned_config: bool = False) -> None:
             _require_new(header)
             _require_config(header, ("audio_vae", "vocoder"))
             _require_prefixes(header, ("audio_vae.decoder.", "vocoder.vocoder."))
-        case _:
-            pass
 
 
 def _require_unquantised(header: Header, kind: Kind) -> None:
