@@ -1,0 +1,6 @@
+"""The trainers lie beside src, not in the package: make them importable."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
