@@ -149,7 +149,7 @@ def patchify_video(latent: Float[Tensor, "b c f h w"]) -> Float[Tensor, "b n c"]
 def unpatchify_video(tokens: Float[Tensor, "b n c"], geometry: Geometry) -> Float[Tensor, "b c f h w"]:
     """Tokens back to the video latent."""
     grid = (geometry.latent_frames, geometry.rows, geometry.columns)
-    return tokens.transpose(1, 2).unflatten(2, grid)
+    return tokens.transpose(1, 2).unflatten(2, grid)  # type: ignore[no-any-return]
 
 
 def patchify_audio(latent: Float[Tensor, "b c m bins"]) -> Float[Tensor, "b m d"]:
@@ -159,4 +159,4 @@ def patchify_audio(latent: Float[Tensor, "b c m bins"]) -> Float[Tensor, "b m d"
 
 def unpatchify_audio(tokens: Float[Tensor, "b m d"]) -> Float[Tensor, "b c m bins"]:
     """Tokens back to the audio latent."""
-    return tokens.unflatten(2, (AUDIO_CHANNELS, AUDIO_BINS)).transpose(1, 2)
+    return tokens.unflatten(2, (AUDIO_CHANNELS, AUDIO_BINS)).transpose(1, 2)  # type: ignore[no-any-return]

@@ -25,7 +25,8 @@ def is_unified(device: torch.device) -> bool:
         return True
     properties = torch.cuda.get_device_properties(device)
     total = properties.total_memory
-    return total == 0 or (properties.is_integrated and total >= UNIFIED_SHARE * psutil.virtual_memory().total)
+    large = total >= UNIFIED_SHARE * psutil.virtual_memory().total
+    return total == 0 or bool(properties.is_integrated and large)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from shotclock.model.linear import Linear
+
 FREQUENCY_DIM = 256  # ltx25.md 1.4: 128 cosines, then 128 sines
 MAX_PERIOD = 10_000.0
 
@@ -20,7 +22,7 @@ MAX_PERIOD = 10_000.0
 class Times:
     """Per-token times in [0, 1] as distinct ``values``; ``index`` (b, n) picks one a token, None when all share one."""
 
-    values: Float[Tensor, "u"]
+    values: Float[Tensor, u]
     index: Int[Tensor, "b n"] | None
 
     @staticmethod
@@ -39,7 +41,7 @@ class Times:
         return chosen[None] if self.index is None else chosen[self.index]
 
 
-def sinusoid(values: Float[Tensor, "u"]) -> Float[Tensor, "u 256"]:
+def sinusoid(values: Float[Tensor, u]) -> Float[Tensor, "u 256"]:
     """Cosines then sines of ``value * 10000^(-i/128)``, float32."""
     half = FREQUENCY_DIM // 2
     exponents = torch.arange(half, dtype=torch.float32, device=values.device) / half
@@ -52,8 +54,8 @@ class TimestepEmbedder(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.linear_1 = nn.Linear(FREQUENCY_DIM, width)
-        self.linear_2 = nn.Linear(width, width)
+        self.linear_1 = Linear(FREQUENCY_DIM, width)
+        self.linear_2 = Linear(width, width)
 
     def forward(self, features: Float[Tensor, "u 256"]) -> Float[Tensor, "u w"]:
         """Embed a sinusoid."""
@@ -74,19 +76,12 @@ class AdaLayerNormSingle(nn.Module):
     def __init__(self, width: int, k: int) -> None:
         super().__init__()
         self.emb = Embedding(width)
-        self.linear = nn.Linear(width, k * width)
+        self.linear = Linear(width, k * width)
         self.k = k
 
-    def forward(self, values: Float[Tensor, "u"]) -> tuple[Float[Tensor, "u k w"], Float[Tensor, "u w"]]:
+    def forward(self, values: Float[Tensor, u]) -> tuple[Float[Tensor, "u k w"], Float[Tensor, "u w"]]:
         """Vectors of each value (already times 1000) and the embedding that the output head uses."""
         features = sinusoid(values).to(self.linear.weight.dtype)
         embedded = self.emb.timestep_embedder(features)
         vectors = self.linear(nn.functional.silu(embedded))
         return vectors.view(len(values), self.k, -1), embedded
-
-
-def modulate(
-    x: Float[Tensor, "r n w"], shift: Float[Tensor, "#r #n w"], scale: Float[Tensor, "#r #n w"], eps: float
-) -> Float[Tensor, "r n w"]:
-    """``rms(x) * (1 + scale) + shift``."""
-    return torch.addcmul(shift, nn.functional.rms_norm(x, x.shape[-1:], eps=eps), 1 + scale)

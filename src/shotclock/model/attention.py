@@ -5,11 +5,30 @@ Knows tensors only: which rows attend and which tables turn is told by the block
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from shotclock.model.rope import Rotary, rotate
+from shotclock.model.linear import Linear
+from shotclock.model.ops import gate_merge, norm_rotate, split_heads
+from shotclock.model.rope import Rotary
+
+# Fastest first on Hopper: 605 TFLOP/s through cuDNN, 311 to 357 through flash (performance.md, one H200).
+BACKENDS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def attention_backends() -> AbstractContextManager[None]:
+    """Within it, attention takes the first backend of :data:`BACKENDS` that can do the job."""
+    return sdpa_kernel(BACKENDS, set_priority=True)
 
 
 def additive(mask: Float[Tensor, "b n m"], dtype: torch.dtype) -> Float[Tensor, "b 1 n m"]:
@@ -18,53 +37,80 @@ def additive(mask: Float[Tensor, "b n m"], dtype: torch.dtype) -> Float[Tensor, 
     return torch.where(mask > 0, mask.clamp(min=torch.finfo(torch.float32).tiny).log(), floor).to(dtype)[:, None]
 
 
-class Attention(nn.Module):
-    """``o = softmax(q k / sqrt(d)) v``, each head times ``2 sigmoid(gate)``, then ``to_out``."""
-
-    def __init__(
-        self, *, query: int, context: int, heads: int, head_dim: int, eps: float, out: int | None = None
-    ) -> None:
-        super().__init__()
-        inner = heads * head_dim
-        self.heads = heads
-        self.to_q = nn.Linear(query, inner)
-        self.to_k = nn.Linear(context, inner)
-        self.to_v = nn.Linear(context, inner)
-        self.q_norm = nn.RMSNorm(inner, eps=eps)
-        self.k_norm = nn.RMSNorm(inner, eps=eps)
-        self.to_gate_logits = nn.Linear(query, heads)
-        self.to_out = nn.ModuleList([nn.Linear(inner, out or query)])
-
-    def split(self, x: Float[Tensor, "r n inner"]) -> Float[Tensor, "r h n d"]:
-        """Heads apart."""
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-any-return, no-untyped-call]
-
-    def queries(self, x: Float[Tensor, "r n q"], table: Rotary | None) -> Float[Tensor, "r h n d"]:
-        """Normed, split and turned queries."""
-        q = self.split(self.q_norm(self.to_q(x)))
-        return q if table is None else rotate(q, table)
-
-    def keys(self, context: Float[Tensor, "r m c"], table: Rotary | None) -> Float[Tensor, "r h m d"]:
-        """Normed, split and turned keys."""
-        k = self.split(self.k_norm(self.to_k(context)))
-        return k if table is None else rotate(k, table)
-
-    def values(self, context: Float[Tensor, "r m c"]) -> Float[Tensor, "r h m d"]:
-        """Split values."""
-        return self.split(self.to_v(context))
-
-    def out(self, heads: Float[Tensor, "r h n d"], x: Float[Tensor, "r n q"]) -> Float[Tensor, "r n o"]:
-        """Gate each head by the query-side input ``x`` and project."""
-        gate = 2 * torch.sigmoid(self.to_gate_logits(x))
-        merged = (heads.transpose(1, 2) * gate[..., None]).flatten(2)
-        return self.to_out[0](merged)  # type: ignore[no-any-return]
-
-
 def attend(
     q: Float[Tensor, "r h n d"],
     k: Float[Tensor, "r h m d"],
     v: Float[Tensor, "r h m d"],
-    bias: Float[Tensor, "b 1 #n m"] | None = None,
+    bias: Float[Tensor, "r 1 #n m"] | None = None,
 ) -> Float[Tensor, "r h n d"]:
     """Softmax attention."""
     return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+class Attention(nn.Module):
+    """``o = softmax(q k / sqrt(d)) v``, each head times ``2 sigmoid(gate)``, then ``to_out``."""
+
+    def __init__(self, *, query: int, context: int, heads: int, head_dim: int, eps: float) -> None:
+        super().__init__()
+        inner = heads * head_dim
+        self.heads = heads
+        self.eps = eps
+        self.to_q = Linear(query, inner)
+        self.to_k = Linear(context, inner)
+        self.to_v = Linear(context, inner)
+        self.q_norm = nn.RMSNorm(inner, eps=eps)
+        self.k_norm = nn.RMSNorm(inner, eps=eps)
+        self.to_gate_logits = Linear(query, heads)
+        self.to_out = nn.ModuleList([Linear(inner, query)])
+        self._packed: tuple[tuple[Linear, ...], Tensor, Tensor] | None = None
+
+    def pack(self, *names: str) -> None:
+        """Lay the weights of the named layers side by side, so that one product serves all; they become views of it."""
+        layers = tuple(getattr(self, name) for name in names)
+        weight = torch.cat([layer.weight.data for layer in layers])
+        bias = torch.cat([layer.bias.data for layer in layers])
+        start = 0
+        for layer in layers:
+            stop = start + layer.out_features
+            layer.weight = nn.Parameter(weight[start:stop], requires_grad=False)
+            layer.bias = nn.Parameter(bias[start:stop], requires_grad=False)
+            start = stop
+        self._packed = (layers, weight, bias)
+
+    def project(self, x: Float[Tensor, "r n c"], *layers: Linear) -> list[Float[Tensor, "r n inner"]]:
+        """Each of ``layers`` applied to ``x``, in one product where exactly these are packed."""
+        if self._packed is not None and self._packed[0] == layers:
+            _, weight, bias = self._packed
+            sizes = [layer.out_features for layer in layers]
+            return list(nn.functional.linear(x, weight, bias).split(sizes, dim=-1))
+        return [layer(x) for layer in layers]
+
+    def queries(self, x: Float[Tensor, "r n q"], table: Rotary | None) -> Float[Tensor, "r h n d"]:
+        """Normed, split and turned queries."""
+        return norm_rotate(self.to_q(x), self.q_norm.weight, self.heads, table, self.eps)
+
+    def keys_values(
+        self, context: Float[Tensor, "r m c"], table: Rotary | None
+    ) -> tuple[Float[Tensor, "r h m d"], Float[Tensor, "r h m d"]]:
+        """Normed, split and turned keys, and split values."""
+        k, v = self.project(context, self.to_k, self.to_v)
+        return norm_rotate(k, self.k_norm.weight, self.heads, table, self.eps), split_heads(v, self.heads)
+
+    def within(
+        self, x: Float[Tensor, "r n q"], table: Rotary
+    ) -> tuple[Float[Tensor, "r h n d"], Float[Tensor, "r h n d"], Float[Tensor, "r h n d"]]:
+        """Queries, keys and values of self-attention."""
+        q, k, v = self.project(x, self.to_q, self.to_k, self.to_v)
+        return (
+            norm_rotate(q, self.q_norm.weight, self.heads, table, self.eps),
+            norm_rotate(k, self.k_norm.weight, self.heads, table, self.eps),
+            split_heads(v, self.heads),
+        )
+
+    def values(self, x: Float[Tensor, "r n c"]) -> Float[Tensor, "r h n d"]:
+        """Split values alone, for rows whose attention is passed over."""
+        return split_heads(self.to_v(x), self.heads)
+
+    def out(self, parts: Sequence[Float[Tensor, "_ h n d"]], x: Float[Tensor, "r n q"]) -> Float[Tensor, "r n o"]:
+        """Gate each head by the query-side input ``x`` and project; ``parts`` are consecutive rows."""
+        return self.to_out[0](gate_merge(parts, self.to_gate_logits(x)))  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ Works on rows, one a leg (or a sample); knows nothing of guidance beyond which r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,27 +14,27 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from shotclock.guidance import Leg
-from shotclock.model.adaln import Times, modulate
+from shotclock.model.adaln import Times
 from shotclock.model.attention import Attention, attend
 from shotclock.model.config import TransformerConfig
+from shotclock.model.linear import Linear
+from shotclock.model.ops import add_gated, add_modulate, linear_gelu, modulate
 from shotclock.model.rope import Rotary
-
-Rows = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """All that a stream's blocks need beside its state; constant within a forward.
 
-    ``times`` with ``modulation`` (u 9 w) and ``cross`` (u 4 w) are per distinct time; ``gate`` (b 1 w) comes from the other
-    stream's sigma, ``prompt`` (b 2 w) from the own one. ``enabled`` False leaves the stream as it is (skip_step).
+    Vectors of all blocks, tables included: ``modulation`` and ``cross`` a distinct time, ``gate`` (from the other
+    stream's sigma) and ``prompt`` (from the own one) a sample. A stream that is not ``enabled`` stays as it is.
     """
 
     times: Times
-    modulation: Float[Tensor, "u 9 w"]
-    cross: Float[Tensor, "u 4 w"]
-    gate: Float[Tensor, "b 1 w"]
-    prompt: Float[Tensor, "b 2 w"]
+    modulation: Float[Tensor, "blocks u 9 w"]
+    cross: Float[Tensor, "blocks u 4 w"]
+    gate: Float[Tensor, "blocks b 1 w"]
+    prompt: Float[Tensor, "blocks b 2 c"]
     context: Float[Tensor, "k s c"]
     context_bias: Float[Tensor, "k 1 1 s"] | None
     self_bias: Float[Tensor, "b 1 n n"] | None
@@ -44,32 +45,28 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One stream's modules and tables of a block, under the names that both streams share."""
+    """One stream's modules of a block, under the names that both streams share."""
 
     self_attention: Attention
     text_attention: Attention
     feed_forward: FeedForward
-    table: Float[Tensor, "9 w"]
-    prompt_table: Float[Tensor, "2 w"]
-    cross_table: Float[Tensor, "5 w"]
+    skipped: str  # the perturbation that passes this stream's self-attention over
 
 
-def pick(x: Tensor, rows: Rows) -> Tensor:
-    """The named rows; a single row stands for all."""
-    if len(rows) == len(x) or len(x) == 1:
-        return x
-    if list(rows) == list(range(rows[0], rows[-1] + 1)):
-        return x[rows[0] : rows[-1] + 1]
-    return x[list(rows)]
+def runs(flags: Sequence[object]) -> list[tuple[int, int]]:
+    """Maximal stretches ``[start, stop)`` of equal neighbours."""
+    edges = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(flags), 1) if a != b), len(flags)]
+    return list(itertools.pairwise(edges))
 
 
-def add_gated(h: Float[Tensor, "r n w"], gate: Tensor, y: Tensor, rows: Rows) -> Float[Tensor, "r n w"]:
-    """``h + gate * y`` on the named rows, the others unchanged."""
-    if len(rows) == len(h):
-        return torch.addcmul(h, gate, y)
-    changed = torch.addcmul(pick(h, rows), pick(gate, rows), y)
-    number = {row: i for i, row in enumerate(rows)}
-    return torch.stack([changed[number[i]] if i in number else h[i] for i in range(len(h))])
+def first_rows(x: Tensor, count: int) -> Tensor:
+    """The first rows; a single row stands for all."""
+    return x if len(x) == 1 else x[:count]
+
+
+def head_of(table: Rotary, count: int) -> Rotary:
+    """Tables of the first rows."""
+    return Rotary(first_rows(table.cos, count), first_rows(table.sin, count))
 
 
 class Projection(nn.Module):
@@ -77,11 +74,11 @@ class Projection(nn.Module):
 
     def __init__(self, width: int, inner: int, bias: bool) -> None:
         super().__init__()
-        self.proj = nn.Linear(width, inner, bias=bias)
+        self.proj = Linear(width, inner, bias=bias)
 
     def forward(self, x: Float[Tensor, "r n w"]) -> Float[Tensor, "r n inner"]:
         """Project and activate."""
-        return nn.functional.gelu(self.proj(x), approximate="tanh")
+        return linear_gelu(x, self.proj.weight, self.proj.bias)
 
 
 class FeedForward(nn.Module):
@@ -90,7 +87,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, bias: bool) -> None:
         super().__init__()
         self.net = nn.ModuleList(
-            [Projection(width, 4 * width, bias), nn.Identity(), nn.Linear(4 * width, width, bias=bias)]
+            [Projection(width, 4 * width, bias), nn.Identity(), Linear(4 * width, width, bias=bias)]
         )
 
     def forward(self, x: Float[Tensor, "r n w"]) -> Float[Tensor, "r n w"]:
@@ -124,6 +121,13 @@ class Block(nn.Module):
         self.scale_shift_table_a2v_ca_audio = nn.Parameter(torch.zeros(5, a.width))
         self.eps = eps
 
+    def pack(self) -> None:
+        """One product for queries, keys and values of self-attention, and for keys and values elsewhere."""
+        for attention in (self.attn1, self.audio_attn1):
+            attention.pack("to_q", "to_k", "to_v")
+        for attention in (self.attn2, self.audio_attn2, self.audio_to_video_attn, self.video_to_audio_attn):
+            attention.pack("to_k", "to_v")
+
     def forward(
         self,
         h_v: Float[Tensor, "r n w"],
@@ -135,121 +139,113 @@ class Block(nn.Module):
     ) -> tuple[Float[Tensor, "r n w"], Float[Tensor, "r m a"]]:
         """States of ``legs`` (one a row) after this block, the ``block``-th of the model."""
         p = [leg.perturbation for leg in legs]
-        rows = range(len(legs))
-        contexts = tuple(leg.context for leg in legs)
-        video_side, audio_side = self._video(), self._audio()
-        if video.enabled:
-            keep = [i for i in rows if block not in p[i].video_self]
-            h_v = self._self_and_text(h_v, video_side, video, keep, contexts)
-        if audio.enabled:
-            keep = [i for i in rows if block not in p[i].audio_self]
-            h_a = self._self_and_text(h_a, audio_side, audio, keep, contexts)
-        to_video = [i for i in rows if block not in p[i].audio_to_video] if video.enabled else []
-        to_audio = [i for i in rows if block not in p[i].video_to_audio] if audio.enabled else []
-        h_v, h_a = self._cross(h_v, h_a, video, audio, to_video, to_audio)
-        if video.enabled:
-            h_v = self._feed_forward(h_v, video_side, video)
-        if audio.enabled:
-            h_a = self._feed_forward(h_a, audio_side, audio)
-        return h_v, h_a
+        to_video = [i for i in range(len(p)) if video.enabled and block not in p[i].audio_to_video]
+        to_audio = [i for i in range(len(p)) if audio.enabled and block not in p[i].video_to_audio]
+        crossed = max([0, *(i + 1 for i in to_video), *(i + 1 for i in to_audio)])
+        h_v, *x_v = self._own(h_v, video, self._video, legs, block, crossed)
+        h_a, *x_a = self._own(h_a, audio, self._audio, legs, block, crossed)
+        y_v, y_a = None, None
+        if crossed:
+            tables = head_of(video.cross_rotary, crossed), head_of(audio.cross_rotary, crossed)
+            if to_video:
+                y_v = across(self.audio_to_video_attn, x_v[0], x_a[0], tables[0], tables[1], to_video)
+            if to_audio:
+                y_a = across(self.video_to_audio_attn, x_a[1], x_v[1], tables[1], tables[0], to_audio)
+        return self._feed(h_v, y_v, video, self.ff, block), self._feed(h_a, y_a, audio, self.audio_ff, block)
 
+    @property
     def _video(self) -> Side:
-        return Side(
-            self.attn1,
-            self.attn2,
-            self.ff,
-            self.scale_shift_table,
-            self.prompt_scale_shift_table,
-            self.scale_shift_table_a2v_ca_video,
-        )
+        return Side(self.attn1, self.attn2, self.ff, "video_self")
 
+    @property
     def _audio(self) -> Side:
-        return Side(
-            self.audio_attn1,
-            self.audio_attn2,
-            self.audio_ff,
-            self.audio_scale_shift_table,
-            self.audio_prompt_scale_shift_table,
-            self.scale_shift_table_a2v_ca_audio,
-        )
+        return Side(self.audio_attn1, self.audio_attn2, self.audio_ff, "audio_self")
 
-    def _self_and_text(
-        self, h: Tensor, side: Side, c: Conditions, keep: Rows, contexts: Sequence[int]
+    def _own(
+        self, h: Tensor, c: Conditions, side: Side, legs: Sequence[Leg], block: int, crossed: int
+    ) -> tuple[Tensor, ...]:
+        """Self and text attention: the new state, and its first ``crossed`` rows modulated for each direction."""
+        take, m = c.times.take, c.modulation[block]
+        cross = c.cross[block]  # rows: a2v scale, a2v shift, v2a scale, v2a shift
+        targets = [(take(cross, row + 1), take(cross, row), crossed) for row in (0, 2)] if crossed else []
+        if not c.enabled:
+            return h, *(modulate(h[:rows], shift[:rows], scale[:rows], self.eps) for shift, scale, rows in targets)
+        x = modulate(h, take(m, 0), take(m, 1), self.eps)
+        passed = [block in getattr(leg.perturbation, side.skipped) for leg in legs]
+        y = self._self(x, side.self_attention, c, passed)
+        h, (x,) = add_modulate(h, take(m, 2), y, [(take(m, 6), take(m, 7), len(h))], self.eps)
+        y = self._text(x, side.text_attention, c, [leg.context for leg in legs], block)
+        h, crossing = add_modulate(h, take(m, 8), y, targets, self.eps)
+        return h, *crossing
+
+    def _self(self, x: Tensor, attention: Attention, c: Conditions, passed: Sequence[bool]) -> Float[Tensor, "r n w"]:
+        """Self-attention; rows that are passed over give their values instead."""
+        if not any(passed):
+            return attention.out([attend(*attention.within(x, c.self_rotary), c.self_bias)], x)
+        parts = []
+        for start, stop in runs(passed):
+            rows = x[start:stop]
+            if passed[start]:
+                parts.append(attention.values(rows))
+                continue
+            table = c.self_rotary
+            if len(table.cos) > 1:
+                table = Rotary(table.cos[start:stop], table.sin[start:stop])
+            bias = c.self_bias if c.self_bias is None or len(c.self_bias) == 1 else c.self_bias[start:stop]
+            parts.append(attend(*attention.within(rows, table), bias))
+        return attention.out(parts, x)
+
+    def _text(
+        self, x: Tensor, attention: Attention, c: Conditions, contexts: Sequence[int], block: int
     ) -> Float[Tensor, "r n w"]:
-        """Self-attention on rows ``keep`` (value pass-through on the others), then text attention."""
-        m = side.table.to(h.dtype) + c.modulation
-        shift, scale, gate, *_, text_shift, text_scale, text_gate = (c.times.take(m, i) for i in range(9))
-        rows = range(len(h))
-
-        x = modulate(h, shift, scale, self.eps)
-        attention = side.self_attention
-        o = attention.values(x)
-        if keep:
-            kept = pick(x, keep)
-            q, k = attention.queries(kept, c.self_rotary), attention.keys(kept, c.self_rotary)
-            attended = attend(q, k, pick(o, keep), None if c.self_bias is None else pick(c.self_bias, keep))
-            number = {row: i for i, row in enumerate(keep)}
-            o = (
-                attended
-                if len(keep) == len(o)
-                else torch.stack([attended[number[i]] if i in number else o[i] for i in rows])
-            )
-        h = add_gated(h, gate, attention.out(o, x), rows)
-
-        x = modulate(h, text_shift, text_scale, self.eps)
-        attention = side.text_attention
-        prompt = side.prompt_table.to(h.dtype) + c.prompt
-        context = torch.addcmul(prompt[:, :1], c.context, 1 + prompt[:, 1:])
+        """Text attention; neighbouring rows with one context attend as one long row, so keys are made once a text."""
         used = sorted(set(contexts))
-        k, v = attention.keys(pick(context, used), None), attention.values(pick(context, used))
-        number = {context: i for i, context in enumerate(used)}
-        which = [number[i] for i in contexts]
-        bias = None if c.context_bias is None else c.context_bias[list(contexts)]
-        o = attend(attention.queries(x, None), pick_each(k, which), pick_each(v, which), bias)
-        return add_gated(h, text_gate, attention.out(o, x), rows)
+        prompt = c.prompt[block]  # rows: shift, scale
+        context = torch.addcmul(prompt[:, :1], c.context, 1 + prompt[:, 1:])
+        context = context if len(used) == len(context) else context[used]
+        q, (k, v) = attention.queries(x, None), attention.keys_values(context, None)
+        biases = None if c.context_bias is None else c.context_bias[used]
+        if list(contexts) == used:
+            return attention.out([attend(q, k, v, biases)], x)
+        parts = []
+        for start, stop in runs(contexts):
+            which = used.index(contexts[start])
+            rows = stop - start
+            long = q[start:stop].transpose(1, 2).flatten(0, 1)[None].transpose(1, 2)
+            bias = None if biases is None else biases[which : which + 1]
+            o = attend(long, k[which : which + 1], v[which : which + 1], bias)
+            parts.append(o.transpose(1, 2).unflatten(1, (rows, -1))[0].transpose(1, 2))
+        return attention.out(parts, x)
 
-    def _cross(
-        self, h_v: Tensor, h_a: Tensor, video: Conditions, audio: Conditions, to_video: Rows, to_audio: Rows
-    ) -> tuple[Float[Tensor, "r n w"], Float[Tensor, "r m a"]]:
-        """Each direction on its rows, both from the states before either update."""
-        table_v, table_a = (
-            table.to(h_v.dtype) for table in (self.scale_shift_table_a2v_ca_video, self.scale_shift_table_a2v_ca_audio)
-        )
-        x_v, x_a = table_v[:4] + video.cross, table_a[:4] + audio.cross
-        new_v, new_a = h_v, h_a
-        if to_video:
-            q = self._modulated(h_v, video.times, x_v, 0, to_video)
-            kv = self._modulated(h_a, audio.times, x_a, 0, to_video)
-            y = _across(self.audio_to_video_attn, q, kv, video.cross_rotary, audio.cross_rotary, to_video)
-            new_v = add_gated(h_v, table_v[4] + video.gate, y, to_video)
-        if to_audio:
-            q = self._modulated(h_a, audio.times, x_a, 2, to_audio)
-            kv = self._modulated(h_v, video.times, x_v, 2, to_audio)
-            y = _across(self.video_to_audio_attn, q, kv, audio.cross_rotary, video.cross_rotary, to_audio)
-            new_a = add_gated(h_a, table_a[4] + audio.gate, y, to_audio)
-        return new_v, new_a
-
-    def _modulated(self, h: Tensor, times: Times, table: Tensor, row: int, rows: Rows) -> Float[Tensor, "k n w"]:
-        """Norm and modulate the named rows by table rows (scale, shift) from ``row`` on."""
-        scale, shift = pick(times.take(table, row), rows), pick(times.take(table, row + 1), rows)
-        return modulate(pick(h, rows), shift, scale, self.eps)
-
-    def _feed_forward(self, h: Tensor, side: Side, c: Conditions) -> Float[Tensor, "r n w"]:
-        m = side.table.to(h.dtype) + c.modulation
-        shift, scale, gate = (c.times.take(m, i) for i in (3, 4, 5))
-        return add_gated(h, gate, side.feed_forward(modulate(h, shift, scale, self.eps)), range(len(h)))
+    def _feed(
+        self, h: Tensor, y: Tensor | None, c: Conditions, feed_forward: FeedForward, block: int
+    ) -> Float[Tensor, "r n w"]:
+        """Add what came from the other stream, if anything, then the feed-forward."""
+        if not c.enabled:
+            return h
+        m, take = c.modulation[block], c.times.take
+        target = (take(m, 3), take(m, 4), len(h))
+        if y is None:
+            x = modulate(h, *target[:2], self.eps)
+        else:
+            h, (x,) = add_modulate(h, c.gate[block], y, [target], self.eps)
+        return add_gated(h, take(m, 5), feed_forward(x))
 
 
-def pick_each(x: Tensor, which: Sequence[int]) -> Tensor:
-    """Row ``which[i]`` of ``x`` for each i; ``x`` itself where that is what is asked."""
-    return x if list(which) == list(range(len(x))) else x[list(which)]
-
-
-def _across(
-    attention: Attention, q: Tensor, kv: Tensor, q_table: Rotary, k_table: Rotary, rows: Rows
-) -> Float[Tensor, "k n w"]:
-    """Attention from one stream to the other, times aligned by both tables."""
-    q_table = Rotary(pick(q_table.cos, rows), pick(q_table.sin, rows))
-    k_table = Rotary(pick(k_table.cos, rows), pick(k_table.sin, rows))
-    heads = attend(attention.queries(q, q_table), attention.keys(kv, k_table), attention.values(kv))
-    return attention.out(heads, q)
+def across(
+    attention: Attention,
+    q: Float[Tensor, "k n w"],
+    kv: Float[Tensor, "k m a"],
+    q_table: Rotary,
+    k_table: Rotary,
+    rows: Sequence[int],
+) -> Float[Tensor, "j n w"]:
+    """Attention from one stream to the other on ``rows``; rows between them that do not take part give zeros."""
+    if list(rows) == list(range(len(rows))):
+        q, kv = q[: len(rows)], kv[: len(rows)]
+        q_table, k_table = head_of(q_table, len(rows)), head_of(k_table, len(rows))
+        return attention.out([attend(attention.queries(q, q_table), *attention.keys_values(kv, k_table))], q)
+    y = attention.out([attend(attention.queries(q, q_table), *attention.keys_values(kv, k_table))], q)
+    taking = torch.zeros(len(y), 1, 1, dtype=y.dtype, device=y.device)
+    taking[list(rows)] = 1
+    return y * taking

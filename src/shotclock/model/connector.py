@@ -31,8 +31,7 @@ class ConnectorBlock(nn.Module):
         """One block; all positions see each other."""
         normed = nn.functional.rms_norm(x, x.shape[-1:], eps=self.eps)
         attention = self.attn1
-        heads = attend(attention.queries(normed, table), attention.keys(normed, table), attention.values(normed))
-        x = x + attention.out(heads, normed)
+        x = x + attention.out([attend(*attention.within(normed, table))], normed)
         return x + self.ff(nn.functional.rms_norm(x, x.shape[-1:], eps=self.eps))  # type: ignore[no-any-return]
 
 
@@ -45,7 +44,7 @@ class Connector(nn.Module):
         self.learnable_registers = nn.Parameter(torch.zeros(config.registers, config.shape.width))
         self.transformer_1d_blocks = nn.ModuleList(ConnectorBlock(config) for _ in range(config.blocks))
 
-    def forward(self, features: Float[Tensor, "b s w"], valid: Int[Tensor, "b"]) -> Float[Tensor, "b s w"]:
+    def forward(self, features: Float[Tensor, "b s w"], valid: Int[Tensor, b]) -> Float[Tensor, "b s w"]:
         """Contexts of texts whose first ``valid`` positions are real; s is a multiple of the number of registers.
 
         Every position of the result is visible: the transformer gets no context mask.
@@ -80,7 +79,7 @@ class Connectors(nn.Module):
 
 def valid_first(
     features: Float[Tensor, "b s w"], mask: Int[Tensor, "b s"]
-) -> tuple[Float[Tensor, "b s w"], Int[Tensor, "b"]]:
+) -> tuple[Float[Tensor, "b s w"], Int[Tensor, b]]:
     """Stable reorder of left-padded features so that real tokens come first, and how many there are."""
     order = torch.argsort(mask == 0, dim=1, stable=True)
     return torch.gather(features, 1, order[..., None].expand_as(features)), mask.sum(dim=1)

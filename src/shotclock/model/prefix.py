@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from shotclock.guidance import Leg
 
@@ -52,7 +53,7 @@ def _order(leg: Leg, start: int, stop: int) -> tuple[bool, int, bool]:
 def schedule(
     legs: Sequence[Leg], blocks: int, *, kept: Collection[Prefix] = (), later: Sequence[Leg] = ()
 ) -> tuple[Segment, ...]:
-    """Segments that compute ``legs``, starting from ``kept`` prefixes where one matches, keeping what ``later`` can use."""
+    """Segments that compute ``legs``, from ``kept`` prefixes where one matches, keeping what ``later`` legs can use."""
     starts = {
         leg: max((p for p in kept if leg.history(p.block) == p.history), key=lambda p: p.block, default=None)
         for leg in legs
@@ -65,7 +66,7 @@ def schedule(
     wanted = _wanted(legs, later, blocks)
 
     segments: list[Segment] = []
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         active = [leg for leg in legs if begin[leg] <= start]
         rows = tuple(sorted({leg.history(stop): leg for leg in active}.values(), key=lambda g: _order(g, start, stop)))
         before = segments[-1].rows if segments else ()

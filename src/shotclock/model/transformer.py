@@ -18,6 +18,7 @@ from shotclock.model.adaln import AdaLayerNormSingle, Times
 from shotclock.model.attention import additive
 from shotclock.model.block import Block, Conditions
 from shotclock.model.config import TransformerConfig
+from shotclock.model.linear import Linear
 from shotclock.model.prefix import Prefix, Segment, schedule
 from shotclock.model.rope import Rotary, fractions_of, rotary
 
@@ -35,7 +36,7 @@ class Stream:
 
     tokens: Float[Tensor, "b n c"]
     times: Times
-    sigma: Float[Tensor, "b"]
+    sigma: Float[Tensor, b]
     rotary: tuple[Rotary, Rotary]
     context: Float[Tensor, "k s d"]
     marker: Float[Tensor, "b n 1"] | None = None
@@ -53,8 +54,8 @@ class Transformer(nn.Module):
         v, a = config.video.width, config.audio.width
         if config.keyframe_embedding:
             self.keyframes_abs_pos_embedding = nn.Parameter(torch.zeros(1, v))
-        self.patchify_proj = nn.Linear(config.video_in, v)
-        self.audio_patchify_proj = nn.Linear(config.audio_in, a)
+        self.patchify_proj = Linear(config.video_in, v)
+        self.audio_patchify_proj = Linear(config.audio_in, a)
         self.adaln_single = AdaLayerNormSingle(v, 9)
         self.audio_adaln_single = AdaLayerNormSingle(a, 9)
         self.prompt_adaln_single = AdaLayerNormSingle(v, 2)
@@ -66,8 +67,14 @@ class Transformer(nn.Module):
         self.transformer_blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.scale_shift_table = nn.Parameter(torch.zeros(2, v))
         self.audio_scale_shift_table = nn.Parameter(torch.zeros(2, a))
-        self.proj_out = nn.Linear(v, config.video_out)
-        self.audio_proj_out = nn.Linear(a, config.audio_out)
+        self.proj_out = Linear(v, config.video_out)
+        self.audio_proj_out = Linear(a, config.audio_out)
+
+    def pack(self) -> None:
+        """Lay weights that share an input side by side; needs memory for one block's attention, changes no result."""
+        for block in self.transformer_blocks:
+            assert isinstance(block, Block)
+            block.pack()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -154,10 +161,15 @@ class Transformer(nn.Module):
         return h_v, self.audio_patchify_proj(audio.tokens)
 
     def _conditions(
-        self, stream: Stream, other_sigma: Float[Tensor, "b"], *, is_video: bool
+        self, stream: Stream, other_sigma: Float[Tensor, b], *, is_video: bool
     ) -> tuple[Conditions, Float[Tensor, "u w"]]:
-        """Outputs of the AdaLN heads for the distinct times and sigmas, and biases of the masks."""
+        """Vectors of all blocks for the distinct times and sigmas, and biases of the masks."""
         scale = self.config.timestep_scale
+        prefix = "" if is_video else "audio_"
+
+        def tables(name: str) -> Float[Tensor, "blocks 1 k w"]:
+            return torch.stack([getattr(block, name) for block in self.transformer_blocks]).to(self.dtype)[:, None]
+
         main, prompt, cross, gate = (
             (
                 self.adaln_single,
@@ -173,16 +185,18 @@ class Transformer(nn.Module):
                 self.av_ca_v2a_gate_adaln_single,
             )
         )
-        modulation, embedded = main(scale * stream.times.values)
-        context_mask = stream.context_mask
+        values = scale * stream.times.values
+        modulation, embedded = main(values)
+        crossing = tables(f"scale_shift_table_a2v_ca_{'video' if is_video else 'audio'}")
+        mask = stream.context_mask
         conditions = Conditions(
             times=stream.times,
-            modulation=modulation,
-            cross=cross(scale * stream.times.values)[0],
-            gate=gate(self.config.cross_timestep_scale * other_sigma)[0],
-            prompt=prompt(scale * stream.sigma)[0],
+            modulation=tables(f"{prefix}scale_shift_table") + modulation,
+            cross=crossing[:, :, :4] + cross(values)[0],
+            gate=crossing[:, :, 4:] + gate(self.config.cross_timestep_scale * other_sigma)[0],
+            prompt=tables(f"{prefix}prompt_scale_shift_table") + prompt(scale * stream.sigma)[0],
             context=stream.context,
-            context_bias=None if context_mask is None else additive(context_mask.float()[:, None], self.dtype),
+            context_bias=None if mask is None else additive(mask.float()[:, None], self.dtype),
             self_bias=None if stream.self_mask is None else additive(stream.self_mask, self.dtype),
             self_rotary=stream.rotary[0],
             cross_rotary=stream.rotary[1],
@@ -191,7 +205,7 @@ class Transformer(nn.Module):
         return conditions, embedded
 
     def _head(
-        self, h: Tensor, times: Times, embedded: Tensor, table: nn.Parameter, projection: nn.Linear
+        self, h: Tensor, times: Times, embedded: Tensor, table: nn.Parameter, projection: Linear
     ) -> Float[Tensor, "r n c"]:
         """LayerNorm without weights, shift and scale from the time embedding, projection to the velocity."""
         rows = table.to(h.dtype)[None] + embedded[:, None]

@@ -24,8 +24,10 @@ from shotclock.events import Notice, PassEnds, Phase, PhaseBegins, PhaseEnds, Pr
 from shotclock.geometry import unpatchify_audio, unpatchify_video
 from shotclock.govern.meter import free_bytes, peak_bytes, release, synchronise
 from shotclock.latents import noise, text_to_video
+from shotclock.model.attention import attention_backends
 from shotclock.model.config import connector_configs, transformer_config
 from shotclock.model.connector import Connectors
+from shotclock.model.graph import GraphedTransformer
 from shotclock.model.transformer import Transformer
 from shotclock.plan.planner import TEXT_TOKENS, Plan
 from shotclock.render.decode import AudioDecoder, VideoDecoder, fit_wave
@@ -115,12 +117,10 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
 
 def produce(job: Job, journal: Journal) -> Outcome:
     """All stages after the plan."""
-    with torch.inference_mode():
+    with torch.inference_mode(), attention_backends():
         contexts = read_contexts(job) if job.contexts else encode(job, journal)
         latents, forwards, pass_s = sample(job, journal, contexts)
         del contexts
-        with journal.phase(Phase.SAVE_LATENTS):
-            save_latents(job, latents)
         decode(job, journal, latents)
     if forwards != job.plan.forwards:
         raise RenderFailed(
@@ -202,13 +202,16 @@ def load_transformer(job: Job) -> Transformer:
     names = {key: name for key, name in inner.items() if not name.startswith(CONNECTORS)}
     dtype = None if job.dtype == torch.bfloat16 else job.dtype  # as published: bf16 with float32 tables
     load_module(transformer, header, names, device=job.device, dtype=dtype)
+    if job.device.type == "cuda":  # elsewhere packing would copy weights out of the mapped file
+        transformer.pack()
     return transformer.eval().requires_grad_(False)
 
 
 def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[str, int], tuple[float, ...]]:
-    """Load the transformer and run the guided loop; the transformer is gone when this returns."""
+    """Load the transformer, run the guided loop and save the latents; the transformer is gone when this returns."""
     with journal.phase(Phase.LOAD_TRANSFORMER):
         transformer = load_transformer(job)
+        passes = GraphedTransformer(transformer) if job.device.type == "cuda" else transformer
     with journal.phase(Phase.PREPARE):
         geometry = job.request.geometry
         latents = text_to_video(geometry, *noise(geometry, job.request.seed)).to(job.device, transformer.dtype)
@@ -218,7 +221,7 @@ def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[
     forwards: Counter[str] = Counter()
     pass_s: list[float] = []
     with journal.phase(Phase.DENOISE):
-        for event in denoise(transformer, prepared, sigmas, job.request.guidance, state):
+        for event in denoise(passes, prepared, sigmas, job.request.guidance, state):
             tick = journal.say(event)
             if isinstance(event, PassEnds):
                 forwards.update(str(leg) for leg in event.legs)
@@ -226,9 +229,11 @@ def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[
             elif isinstance(event, StepEnds):
                 state = event.state
                 require_finite(state)
-    del transformer, prepared, latents
-    gc.collect()
-    release(job.device)
+    with journal.phase(Phase.SAVE_LATENTS):
+        save_latents(job, state)
+        del transformer, passes, prepared, latents
+        gc.collect()
+        release(job.device)
     return state, dict(forwards), tuple(pass_s)
 
 
@@ -270,26 +275,29 @@ def decode(job: Job, journal: Journal, state: State) -> None:
         tiling = choose_tiling(
             geometry, free_bytes=free_bytes(job.device), stages=video.stages, element_bytes=video.dtype.itemsize
         )
-        while True:
-            journal.say(Notice(text=f"decoding {'untiled' if tiling is None else f'in tiles of {tiling}'}"))
-            try:
-                frames = counted(video.frames(latent, tiling), geometry.frames, journal)
-                write_clip(
-                    job.run.clip,
-                    frames,
-                    fps=geometry.fps,
-                    wave=wave,
-                    sample_rate=sample_rate,
-                    comment="",
-                )
-                return
-            except torch.OutOfMemoryError:
-                tiling = _smaller(tiling, job)
+        while not _decode_video(job, journal, video, latent, tiling, wave, sample_rate):
+            release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
+            tiling = smaller(tiling, geometry)
 
 
-def _smaller(tiling: Tiling | None, job: Job) -> Tiling:
-    release(job.device)
-    return smaller(tiling, job.request.geometry)
+def _decode_video(
+    job: Job,
+    journal: Journal,
+    video: VideoDecoder,
+    latent: Float[Tensor, "1 c f h w"],
+    tiling: Tiling | None,
+    wave: Float[Tensor, "2 n"],
+    sample_rate: int,
+) -> bool:
+    """Decode and write the clip; False where the device's memory did not do for these tiles."""
+    journal.say(Notice(text=f"decoding {'untiled' if tiling is None else f'in tiles of {tiling}'}"))
+    geometry = job.request.geometry
+    frames = counted(video.frames(latent, tiling), geometry.frames, journal)
+    try:
+        write_clip(job.run.clip, frames, fps=geometry.fps, wave=wave, sample_rate=sample_rate, comment="")
+    except torch.OutOfMemoryError:
+        return False
+    return True
 
 
 def counted(
