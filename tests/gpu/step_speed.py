@@ -90,6 +90,15 @@ def seconds(call: Callable[[], Any], n: int, warm_ups: int) -> list[float]:
     return times
 
 
+def attempt(call: Callable[[], Any]) -> Any:
+    """The call's result, or what it raised: one variant that fails must not cost the others on a lent GPU."""
+    try:
+        return call()
+    except Exception as error:
+        torch.cuda.synchronize()
+        return f"{type(error).__name__}: {error}"[:300]
+
+
 def summary(times: list[float]) -> dict[str, float]:
     """Median, spread and count."""
     median = statistics.median(times)
@@ -130,6 +139,9 @@ def errors() -> dict[str, Any]:
     model.pack()
     packed = model(*given, rows)
     variants = {"fused_float32": fused32, "torch_bf16": plain, "fused_bf16": fused, "packed_bf16": packed}
+    kept: dict[Any, Any] = {}
+    one_by_one = [model(*given, [leg], kept=kept, later=rows[i + 1 :]) for i, leg in enumerate(rows)]
+    variants["kept_prefix_bf16"] = tuple(torch.cat([one[s] for one in one_by_one]) for s in (0, 1))
     found: dict[str, Any] = {
         name: [relative(out, ref) for out, ref in zip(outs, reference, strict=True)] for name, outs in variants.items()
     }
@@ -159,7 +171,7 @@ def main() -> None:
     out, names = Path(sys.argv[1]), sys.argv[2:] or GEOMETRIES
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "errors": {}}
     with torch.inference_mode(), attention_backends():
-        found["errors"] = errors()
+        found["errors"] = attempt(errors)
         print(json.dumps(found["errors"]), flush=True)
         torch.cuda.empty_cache()
         found["matrix_tflops"] = matrix_rate()
@@ -179,8 +191,8 @@ def main() -> None:
             row["torch"] = summary(seconds(without_fused(eager), n, 2))
             row["fused"] = summary(seconds(eager, n, 2))
             row["peak_eager_gib"] = torch.cuda.max_memory_allocated() / 2**30 - weights / 2**30
-            row["graph"] = summary(seconds(lambda: graphed(*given, rows), n, 3))  # noqa: B023
-            row["kernels"] = kernels(eager)
+            row["graph"] = attempt(lambda: summary(seconds(lambda: graphed(*given, rows), n, 3)))  # noqa: B023
+            row["kernels"] = attempt(lambda: kernels(eager))  # noqa: B023
             found[name] = row
             print(name, {k: v for k, v in row.items() if k != "kernels"}, flush=True)
             out.write_text(json.dumps(found, indent=1))
@@ -192,8 +204,8 @@ def main() -> None:
                 graphed = GraphedTransformer(model)
                 n = 3 if given[0].tokens.shape[1] > 20000 else 7
                 found[name]["packed"] = summary(seconds(lambda: model(*given, rows), n, 2))  # noqa: B023
-                found[name]["packed_graph"] = summary(seconds(lambda: graphed(*given, rows), n, 3))  # noqa: B023
-                found[name]["packed_kernels"] = kernels(lambda: model(*given, rows))  # noqa: B023
+                found[name]["packed_graph"] = attempt(lambda: summary(seconds(lambda: graphed(*given, rows), n, 3)))  # noqa: B023
+                found[name]["packed_kernels"] = attempt(lambda: kernels(lambda: model(*given, rows)))  # noqa: B023
                 print(name, "packed", found[name]["packed"], found[name]["packed_graph"], flush=True)
                 out.write_text(json.dumps(found, indent=1))
     for name in names:

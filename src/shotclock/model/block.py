@@ -59,6 +59,11 @@ def runs(flags: Sequence[object]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+def rows_of(x: Tensor, which: Sequence[int]) -> Tensor:
+    """The named rows in that order, joined from slices: an index list would be copied from the host at each call."""
+    return x if list(which) == list(range(len(x))) else torch.cat([x[i : i + 1] for i in which])
+
+
 def first_rows(x: Tensor, count: int) -> Tensor:
     """The first rows; a single row stands for all."""
     return x if len(x) == 1 else x[:count]
@@ -202,9 +207,9 @@ class Block(nn.Module):
         used = sorted(set(contexts))
         prompt = c.prompt[block]  # rows: shift, scale
         context = torch.addcmul(prompt[:, :1], c.context, 1 + prompt[:, 1:])
-        context = context if len(used) == len(context) else context[used]
+        context = rows_of(context, used)
         q, (k, v) = attention.queries(x, None), attention.keys_values(context, None)
-        biases = None if c.context_bias is None else c.context_bias[used]
+        biases = None if c.context_bias is None else rows_of(c.context_bias, used)
         if list(contexts) == used:
             return attention.out([attend(q, k, v, biases)], x)
         parts = []
@@ -246,6 +251,4 @@ def across(
         q_table, k_table = head_of(q_table, len(rows)), head_of(k_table, len(rows))
         return attention.out([attend(attention.queries(q, q_table), *attention.keys_values(kv, k_table))], q)
     y = attention.out([attend(attention.queries(q, q_table), *attention.keys_values(kv, k_table))], q)
-    taking = torch.zeros(len(y), 1, 1, dtype=y.dtype, device=y.device)
-    taking[list(rows)] = 1
-    return y * taking
+    return torch.cat([y[i : i + 1] if i in rows else torch.zeros_like(y[:1]) for i in range(len(y))])

@@ -40,7 +40,7 @@ def rotary(fractions: Float[Tensor, "b n axes"], *, width: int, heads: int, thet
     exponents = torch.linspace(0, 1, count, dtype=torch.float64, device=fractions.device)
     frequencies = (theta**exponents * (math.pi / 2)).float()
     angles = ((2 * fractions.float() - 1)[:, :, None, :] * frequencies[None, None, :, None]).flatten(2)
-    angles = torch.nn.functional.pad(angles, (width // 2 - count * axes, 0))
+    angles = torch.nn.functional.pad(angles, (width // 2 - count * axes, 0)).contiguous()  # the layout kernels expect
     split = angles.unflatten(2, (heads, -1)).transpose(1, 2)
     return Rotary(split.cos().to(dtype), split.sin().to(dtype))
 

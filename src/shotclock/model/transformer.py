@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from shotclock.guidance import Leg
 from shotclock.model.adaln import AdaLayerNormSingle, Times
 from shotclock.model.attention import additive
-from shotclock.model.block import Block, Conditions
+from shotclock.model.block import Block, Conditions, rows_of
 from shotclock.model.config import TransformerConfig
 from shotclock.model.linear import Linear
 from shotclock.model.prefix import Prefix, Segment, schedule
@@ -147,7 +147,7 @@ class Transformer(nn.Module):
                 kept[prefix] = (hidden[0][row : row + 1], hidden[1][row : row + 1])
         rows = segments[-1].rows
         which = list(range(len(legs))) if batched else [rows.index(leg) for leg in legs]
-        h_v, h_a = (h if which == list(range(len(h))) else h[which] for h in hidden)
+        h_v, h_a = (rows_of(h, which) for h in hidden)
         return (
             self._head(h_v, video.times, video_embedded, self.scale_shift_table, self.proj_out),
             self._head(h_a, audio.times, audio_embedded, self.audio_scale_shift_table, self.audio_proj_out),
