@@ -51,7 +51,7 @@ def leaves(rng: np.random.Generator, height: int, width: int, *, count: int = 90
         cy, cx = rng.random() * height, rng.random() * width
         _stamp(canvas, rng, cy, cx, radius)
     grain = 3 * smooth_noise(rng, height, width, 3) + 5 * smooth_noise(rng, height, width, 9)
-    grainy: Canvas = np.clip(canvas + grain[..., None], 6, 246)
+    grainy: Canvas = np.clip(soften(canvas) + grain[..., None], 6, 246)
     return grainy
 
 
@@ -67,6 +67,15 @@ def _stamp(canvas: Canvas, rng: np.random.Generator, cy: float, cx: float, radiu
     shade = rng.normal(0, 14) * dx + rng.normal(0, 14) * dy
     patch = canvas[top:bottom, left:right]
     patch[inside] = (colour + shade[..., None])[inside]
+
+
+def soften(canvas: Canvas) -> Canvas:
+    """A lens: binomial weights (1, 2, 1) down and across, edges repeated; real pictures have no edge of one pixel."""
+    tall = np.pad(canvas, ((1, 1), (0, 0), (0, 0)), mode="edge")
+    down = 0.25 * (tall[:-2] + tall[2:]) + 0.5 * canvas
+    wide = np.pad(down, ((0, 0), (1, 1), (0, 0)), mode="edge")
+    soft: Canvas = 0.25 * (wide[:, :-2] + wide[:, 2:]) + 0.5 * down
+    return soft
 
 
 def look(canvas: Canvas, y: Field, x: Field) -> Frame:
@@ -105,28 +114,28 @@ def _scene(rng: np.random.Generator, screen: Screen) -> Canvas:
 def pan(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     """A camera moves across leaves."""
     canvas, (y, x) = _scene(rng, screen), grid(screen)
-    return [look(canvas, y + 0.4 * t, x + screen.width / 450 * t) for t in range(screen.frames)]
+    return [look(canvas, y + 0.4 * t, x + screen.width / 900 * t) for t in range(screen.frames)]
 
 
 def zoom(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     """A camera moves into leaves."""
     canvas, (y, x) = _scene(rng, screen), grid(screen)
     cy, cx = screen.height * 0.7, screen.width * 0.7
-    scales = [1.3 * 0.995**t for t in range(screen.frames)]
+    scales = [1.3 * 0.997**t for t in range(screen.frames)]
     return [look(canvas, cy + (y - screen.height / 2) * s, cx + (x - screen.width / 2) * s) for s in scales]
 
 
 def handheld(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     """A camera that shakes a little while it pans."""
     canvas, (y, x) = _scene(rng, screen), grid(screen)
-    walk = np.cumsum(np.cumsum(rng.normal(0, 0.25, (screen.frames, 2)), axis=0) * 0.5, axis=0)
-    return [look(canvas, y + 9 + dy, x + 9 + 1.2 * t + dx) for t, (dy, dx) in enumerate(walk)]
+    walk = np.cumsum(np.cumsum(rng.normal(0, 0.15, (screen.frames, 2)), axis=0) * 0.5, axis=0)
+    return [look(canvas, y + 9 + dy, x + 9 + 0.6 * t + dx) for t, (dy, dx) in enumerate(walk)]
 
 
 def sway(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     """Leaves in the wind: rows shift by a travelling wave, more at the top."""
     canvas, (y, x) = _scene(rng, screen), grid(screen)
-    lift = (1 - y / screen.height) * screen.width / 60
+    lift = (1 - y / screen.height) * screen.width / 110
     waves = [np.sin(y / screen.height * 5 + t / screen.frames * 5) for t in range(screen.frames)]
     return [look(canvas, y + 20, x + 20 + lift * wave) for wave in waves]
 
@@ -139,7 +148,7 @@ def water(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     frames = []
     for t in range(screen.frames):
         ripple = np.sin(depth * 12 / (8 + depth * 0.2) + 0.5 * t) * depth * 0.05
-        seen = look(canvas, np.where(y > middle, 2 * middle - y + ripple, y), x + 0.8 * t + ripple)
+        seen = look(canvas, np.where(y > middle, 2 * middle - y + ripple, y), x + 0.5 * t + ripple)
         frames.append(to_bytes(np.where((y > middle)[..., None], seen * np.float32(0.75) + 8, seen)))
     return frames
 
@@ -152,7 +161,7 @@ def mandelbrot(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     imaginary = 0.1318 + span * height / width * np.linspace(-1, 1, height, dtype=np.float64)
     canvas = _escape(real + 1j * imaginary[:, None], 90, rng)
     y, x = grid(screen)
-    scales = [1.25 * 0.993**t for t in range(screen.frames)]
+    scales = [1.25 * 0.996**t for t in range(screen.frames)]
     cy, cx = height / 2, width / 2
     return [look(canvas, cy + (y - screen.height / 2) * s, cx + (x - screen.width / 2) * s) for s in scales]
 
@@ -186,7 +195,8 @@ def mosaic(rng: np.random.Generator, screen: Screen) -> list[Frame]:
         nearest[closer], best[closer] = index, distance[closer]
     shade = 12 * smooth_noise(rng, size, size, 40) + 3 * smooth_noise(rng, size, size, 4)
     canvas = np.clip(colours[nearest] + shade[..., None] - np.sqrt(best)[..., None] * 0.4, 6, 246).astype(np.float32)
-    return [_turned(canvas, screen, 0.012 * t) for t in range(screen.frames)]
+    canvas = soften(canvas)
+    return [_turned(canvas, screen, 0.006 * t) for t in range(screen.frames)]
 
 
 def _turned(canvas: Canvas, screen: Screen, angle: float) -> Frame:
@@ -211,7 +221,7 @@ def tunnel(rng: np.random.Generator, screen: Screen) -> list[Frame]:
         ring, side = np.floor(depth * 1.5 + t * 0.06), np.floor(turn + t * 0.02)
         tone = 95 + 55 * ((ring + side) % 2) + 30 * np.sin(ring * 2.1) + stain
         colour = np.stack([tone, tone * 0.8 + 20 * np.sin(side), tone * 0.6 + 40], axis=-1)
-        frames.append(to_bytes(np.clip(colour * light[..., None] + 5, 4, 248)))
+        frames.append(to_bytes(soften(np.clip(colour * light[..., None] + 5, 4, 248))))
     return frames
 
 
@@ -225,15 +235,15 @@ def city(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     for t in range(screen.frames):
         picture = sky.copy()
         for depth, layer in enumerate(layers):
-            shift = int((depth + 1) * t * screen.width / 900)
+            shift = int((depth + 1) * t * max(screen.width / 1500, 0.4))
             seen = layer[:, shift : shift + screen.width]
             picture = np.where(seen[..., :1] > 0, seen, picture)
-        frames.append(to_bytes(picture))
+        frames.append(to_bytes(soften(picture)))
     return frames
 
 
 def _skyline(rng: np.random.Generator, screen: Screen, depth: int) -> Canvas:
-    layer = np.zeros((screen.height, int(screen.width * 1.25), 3), np.float32)
+    layer = np.zeros((screen.height, int(screen.width * 1.25) + 120, 3), np.float32)
     left = 0
     while left < layer.shape[1]:
         width = int(screen.width * rng.uniform(0.05, 0.12))
@@ -263,7 +273,7 @@ def shapes(rng: np.random.Generator, screen: Screen) -> list[Frame]:
         picture = ground.copy()
         for sprite, start, speed in zip(sprites, starts, speeds, strict=True):
             _paste(picture, sprite, start + speed * t)
-        frames.append(to_bytes(picture))
+        frames.append(to_bytes(soften(picture)))
     return frames
 
 
@@ -287,7 +297,7 @@ def pendulum(rng: np.random.Generator, screen: Screen) -> list[Frame]:
         picture = ground.copy()
         reach = screen.height * 0.6
         _paste(picture, ball, np.array([reach * np.cos(angle), screen.width / 2 + reach * np.sin(angle)]))
-        frames.append(to_bytes(picture))
+        frames.append(to_bytes(soften(picture)))
     return frames
 
 
@@ -300,14 +310,14 @@ def gradients(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     tones, slopes = rng.uniform(30, 225, (14, 3)), rng.normal(0, 50, (14, 3))
     frames = []
     for t in range(screen.frames):
-        sweep = (x + 2 * y) / (screen.width + 2 * screen.height) + t / 80
+        sweep = (x + 2 * y) / (screen.width + 2 * screen.height) + t / 200
         turns = sweep[..., None] + np.array([0, 0.33, 0.66], np.float32)
         picture = 120 + 80 * np.sin(2 * np.pi * turns)
         for (cy, cx), radius, tone, slope in zip(centres + speeds * t, radii, tones, slopes, strict=True):
             inside = (y - cy) ** 2 + (x - cx) ** 2 < radius**2
             across = ((x[inside] - cx) * np.cos(t / 6) + (y[inside] - cy) * np.sin(t / 6)) / radius
             picture[inside] = tone + slope * across[:, None]
-        frames.append(to_bytes(np.clip(picture, 6, 248)))
+        frames.append(to_bytes(soften(np.clip(picture, 6, 248))))
     return frames
 
 

@@ -49,6 +49,7 @@ def _structure_numbers(clip: Clip) -> Numbers:
         "moov_late": float(not clip.walk.starts_fast) if is_mov and clip.walk.has_moov else None,
         "decode_errors": float(len(clip.errors)),
         "corrupt_frames": float(clip.corrupt_frames),
+        "illegal_packets": float(clip.illegal_packets),
         "size_changes": float(clip.size_changes),
     }
 

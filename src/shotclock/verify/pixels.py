@@ -44,6 +44,7 @@ def pixel_numbers(frames: Frames, expectation: Expectation) -> Numbers:
     return {
         "frames_judged": float(len(frames)),
         "raw_copied_frames": None if raw is None else float(len(frames) - raw),
+        "raw_copied_share": None if raw is None or len(frames) < 2 else (len(frames) - raw) / (len(frames) - 1),
         **motion.seed_numbers(frames, adjacent),
         **motion.flat_numbers(flat, means[:, 3], adjacent),
         **motion.freeze_numbers(adjacent),

@@ -17,8 +17,10 @@ from jaxtyping import Float, UInt8
 
 from shotclock.errors import RequestError
 from shotclock.verify.boxes import BoxWalk, sniff, walk
+from shotclock.verify.nal import is_legal, length_size
 
 CLIP_KINDS = ("mov", "matroska")
+JUDGED = ("video", "audio")  # kinds of streams that are read
 MOST_ERRORS = 1000  # a decoder that failed this often learns nothing more
 LEAST_SIDE = 16  # pixels; smaller frames hold no picture to judge
 
@@ -55,6 +57,7 @@ class Clip:
     times_s: list[float] = field(default_factory=list)
     decoded_frames: int = 0
     corrupt_frames: int = 0
+    illegal_packets: int = 0
     size_changes: int = 0
     errors: list[str] = field(default_factory=list)
     video: dict[str, Any] = field(default_factory=dict)
@@ -116,8 +119,10 @@ def _short(error: BaseException) -> str:
 
 def _read_streams(container: Any, clip: Clip, limits: Limits) -> None:
     """Demux once; every packet is decoded by itself, so that one bad packet costs one frame."""
-    videos = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
-    video, audio = next(iter(videos), None), next(iter(container.streams.audio), None)
+    known = [stream for stream in container.streams if stream.codec_context is not None]
+    clip.errors += [f"{s.type}: no decoder" for s in container.streams if s not in known and s.type in JUDGED]
+    videos = [s for s in known if s.type == "video" and not s.disposition & av.stream.Disposition.attached_pic]
+    video, audio = next(iter(videos), None), next((s for s in known if s.type == "audio"), None)
     gather = _Gather(limits.samples)
     if video is not None:
         clip.video = _video_header(video)
@@ -153,6 +158,8 @@ def _decode_all(container: Any, streams: list[Any], clip: Clip, limits: Limits, 
         except (av.error.FFmpegError, ValueError) as error:
             clip.errors.append(f"demux: {_short(error)}")
             return
+        if packet.stream.type == "video" and (size := clip.video["unit_length_bytes"]):
+            clip.illegal_packets += not is_legal(bytes(packet), size)
         try:
             for frame in packet.decode():
                 if packet.stream.type == "audio":
@@ -210,6 +217,7 @@ def _video_header(stream: Any) -> dict[str, Any]:
     context = stream.codec_context
     return {
         "codec": context.name,
+        "unit_length_bytes": length_size(context.name, context.extradata),
         "pix_fmt": context.pix_fmt,
         "width": stream.width,
         "height": stream.height,

@@ -39,7 +39,7 @@ CONTAINER_RULES = (
     Rule(
         name="damage",
         arm="container",
-        fail=("corrupt_frames > 0", "decode_errors > 0", "size_changes > 0"),
+        fail=("corrupt_frames > 0", "illegal_packets > 0", "decode_errors > 0", "size_changes > 0"),
         source=EXACT,
         meaning="Some packets do not decode: bits flipped on disk or on the way.",
         way_out=ASK_AGAIN,
@@ -216,11 +216,12 @@ PIXEL_RULES = (
     Rule(
         name="frozen",
         arm="pixels",
-        fail=("mad_median < 0.02",),
+        fail=("mad_median < 0.02", "mad_far < 0.1 & mad_median < 0.05", "raw_copied_share >= 0.9"),
         warn=("mad_median < 0.25",),
         excused_by=frozenset({"static", "black"}),
         softened_by=frozenset({"cartoon", "title"}),
-        source=f"{VIDEO}: good >= .086, still with grain >= .032, frozen <= .009",
+        source=f"{VIDEO}: good >= .086, still with grain >= .032, frozen <= .009; self-test: "
+        "MAD over half the clip <= .057 where frozen, >= .163 in a still with grain",
         meaning="Nothing moves.",
         way_out="say --expect static if a still was asked for; else check the frame axis of the latents",
     ),
