@@ -136,9 +136,7 @@ def errors() -> dict[str, Any]:
     plain, fused = without_fused(lambda: model(*given, rows))(), model(*given, rows)
     graphed = GraphedTransformer(model)
     replayed = [graphed(*given, rows) for _ in range(4)][-1]
-    model.pack()
-    packed = model(*given, rows)
-    variants = {"fused_float32": fused32, "torch_bf16": plain, "fused_bf16": fused, "packed_bf16": packed}
+    variants = {"fused_float32": fused32, "torch_bf16": plain, "fused_bf16": fused}
     kept: dict[Any, Any] = {}
     one_by_one = [model(*given, [leg], kept=kept, later=rows[i + 1 :]) for i, leg in enumerate(rows)]
     variants["kept_prefix_bf16"] = tuple(torch.cat([one[s] for one in one_by_one]) for s in (0, 1))
@@ -147,7 +145,7 @@ def errors() -> dict[str, Any]:
     }
     found["graph_equals_eager"] = all(torch.equal(a, b) for a, b in zip(replayed, fused, strict=True))
     alone = [model(*given, [leg]) for leg in rows]
-    found["batched_vs_alone_bf16"] = [relative(packed[s], torch.cat([one[s] for one in alone])) for s in (0, 1)]
+    found["batched_vs_alone_bf16"] = [relative(fused[s], torch.cat([one[s] for one in alone])) for s in (0, 1)]
     return found
 
 
@@ -196,21 +194,9 @@ def main() -> None:
             found[name] = row
             print(name, {k: v for k, v in row.items() if k != "kernels"}, flush=True)
             out.write_text(json.dumps(found, indent=1))
-        if not model.transformer_blocks[0].attn1._packed:
-            model.pack()
-            for name in names:
-                width, height, frames = (int(part) for part in name.split("x"))
-                given = inputs(model, Geometry(width=width, height=height, frames=frames, fps=Fraction(24)), 0.7)
-                graphed = GraphedTransformer(model)
-                n = 3 if given[0].tokens.shape[1] > 20000 else 7
-                found[name]["packed"] = summary(seconds(lambda: model(*given, rows), n, 2))  # noqa: B023
-                found[name]["packed_graph"] = attempt(lambda: summary(seconds(lambda: graphed(*given, rows), n, 3)))  # noqa: B023
-                found[name]["packed_kernels"] = attempt(lambda: kernels(lambda: model(*given, rows)))  # noqa: B023
-                print(name, "packed", found[name]["packed"], found[name]["packed_graph"], flush=True)
-                out.write_text(json.dumps(found, indent=1))
     for name in names:
         print("==", name)
-        for kernel in found[name]["packed_kernels"]:
+        for kernel in found[name]["kernels"]:
             print("  ", *kernel)
 
 

@@ -62,28 +62,6 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(inner, eps=eps)
         self.to_gate_logits = Linear(query, heads)
         self.to_out = nn.ModuleList([Linear(inner, query)])
-        self._packed: tuple[tuple[Linear, ...], Tensor, Tensor] | None = None
-
-    def pack(self, *names: str) -> None:
-        """Lay the weights of the named layers side by side, so that one product serves all; they become views of it."""
-        layers = tuple(getattr(self, name) for name in names)
-        weight = torch.cat([layer.weight.data for layer in layers])
-        bias = torch.cat([layer.bias.data for layer in layers])
-        start = 0
-        for layer in layers:
-            stop = start + layer.out_features
-            layer.weight = nn.Parameter(weight[start:stop], requires_grad=False)
-            layer.bias = nn.Parameter(bias[start:stop], requires_grad=False)
-            start = stop
-        self._packed = (layers, weight, bias)
-
-    def project(self, x: Float[Tensor, "r n c"], *layers: Linear) -> list[Float[Tensor, "r n inner"]]:
-        """Each of ``layers`` applied to ``x``, in one product where exactly these are packed."""
-        if self._packed is not None and self._packed[0] == layers:
-            _, weight, bias = self._packed
-            sizes = [layer.out_features for layer in layers]
-            return list(nn.functional.linear(x, weight, bias).split(sizes, dim=-1))
-        return [layer(x) for layer in layers]
 
     def queries(self, x: Float[Tensor, "r n q"], table: Rotary | None) -> Float[Tensor, "r h n d"]:
         """Normed, split and turned queries."""
@@ -93,22 +71,11 @@ class Attention(nn.Module):
         self, context: Float[Tensor, "r m c"], table: Rotary | None
     ) -> tuple[Float[Tensor, "r h m d"], Float[Tensor, "r h m d"]]:
         """Normed, split and turned keys, and split values."""
-        k, v = self.project(context, self.to_k, self.to_v)
-        return norm_rotate(k, self.k_norm.weight, self.heads, table, self.eps), split_heads(v, self.heads)
-
-    def within(
-        self, x: Float[Tensor, "r n q"], table: Rotary
-    ) -> tuple[Float[Tensor, "r h n d"], Float[Tensor, "r h n d"], Float[Tensor, "r h n d"]]:
-        """Queries, keys and values of self-attention."""
-        q, k, v = self.project(x, self.to_q, self.to_k, self.to_v)
-        return (
-            norm_rotate(q, self.q_norm.weight, self.heads, table, self.eps),
-            norm_rotate(k, self.k_norm.weight, self.heads, table, self.eps),
-            split_heads(v, self.heads),
-        )
+        k = norm_rotate(self.to_k(context), self.k_norm.weight, self.heads, table, self.eps)
+        return k, self.values(context)
 
     def values(self, x: Float[Tensor, "r n c"]) -> Float[Tensor, "r h n d"]:
-        """Split values alone, for rows whose attention is passed over."""
+        """Split values; alone for rows whose self-attention is passed over."""
         return split_heads(self.to_v(x), self.heads)
 
     def out(self, parts: Sequence[Float[Tensor, "_ h n d"]], x: Float[Tensor, "r n q"]) -> Float[Tensor, "r n o"]:

@@ -126,13 +126,6 @@ class Block(nn.Module):
         self.scale_shift_table_a2v_ca_audio = nn.Parameter(torch.zeros(5, a.width))
         self.eps = eps
 
-    def pack(self) -> None:
-        """One product for queries, keys and values of self-attention, and for keys and values elsewhere."""
-        for attention in (self.attn1, self.audio_attn1):
-            attention.pack("to_q", "to_k", "to_v")
-        for attention in (self.attn2, self.audio_attn2, self.audio_to_video_attn, self.video_to_audio_attn):
-            attention.pack("to_k", "to_v")
-
     def forward(
         self,
         h_v: Float[Tensor, "r n w"],
@@ -186,7 +179,7 @@ class Block(nn.Module):
     def _self(self, x: Tensor, attention: Attention, c: Conditions, passed: Sequence[bool]) -> Float[Tensor, "r n w"]:
         """Self-attention; rows that are passed over give their values instead."""
         if not any(passed):
-            return attention.out([attend(*attention.within(x, c.self_rotary), c.self_bias)], x)
+            return attention.out([attend_within(attention, x, c.self_rotary, c.self_bias)], x)
         parts = []
         for start, stop in runs(passed):
             rows = x[start:stop]
@@ -197,7 +190,7 @@ class Block(nn.Module):
             if len(table.cos) > 1:
                 table = Rotary(table.cos[start:stop], table.sin[start:stop])
             bias = c.self_bias if c.self_bias is None or len(c.self_bias) == 1 else c.self_bias[start:stop]
-            parts.append(attend(*attention.within(rows, table), bias))
+            parts.append(attend_within(attention, rows, table, bias))
         return attention.out(parts, x)
 
     def _text(
@@ -235,6 +228,13 @@ class Block(nn.Module):
         else:
             h, (x,) = add_modulate(h, c.gate[block], y, [target], self.eps)
         return add_gated(h, take(m, 5), feed_forward(x))
+
+
+def attend_within(
+    attention: Attention, x: Float[Tensor, "r n w"], table: Rotary, bias: Float[Tensor, "#r 1 n n"] | None = None
+) -> Float[Tensor, "r h n d"]:
+    """Self-attention before gate and projection."""
+    return attend(attention.queries(x, table), *attention.keys_values(x, table), bias)
 
 
 def across(

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from shotclock.model.attention import Attention, attend
-from shotclock.model.block import FeedForward
+from shotclock.model.attention import Attention
+from shotclock.model.block import FeedForward, attend_within
 from shotclock.model.config import ConnectorConfig
 from shotclock.model.rope import Rotary, rotary
 
@@ -31,7 +31,7 @@ class ConnectorBlock(nn.Module):
         """One block; all positions see each other."""
         normed = nn.functional.rms_norm(x, x.shape[-1:], eps=self.eps)
         attention = self.attn1
-        x = x + attention.out([attend(*attention.within(normed, table))], normed)
+        x = x + attention.out([attend_within(attention, normed, table)], normed)
         return x + self.ff(nn.functional.rms_norm(x, x.shape[-1:], eps=self.eps))  # type: ignore[no-any-return]
 
 

@@ -70,12 +70,6 @@ class Transformer(nn.Module):
         self.proj_out = Linear(v, config.video_out)
         self.audio_proj_out = Linear(a, config.audio_out)
 
-    def pack(self) -> None:
-        """Lay weights that share an input side by side; needs memory for one block's attention, changes no result."""
-        for block in self.transformer_blocks:
-            assert isinstance(block, Block)
-            block.pack()
-
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the linear layers, and so of states and latents."""

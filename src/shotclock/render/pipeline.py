@@ -202,8 +202,6 @@ def load_transformer(job: Job) -> Transformer:
     names = {key: name for key, name in inner.items() if not name.startswith(CONNECTORS)}
     dtype = None if job.dtype == torch.bfloat16 else job.dtype  # as published: bf16 with float32 tables
     load_module(transformer, header, names, device=job.device, dtype=dtype)
-    if job.device.type == "cuda":  # elsewhere packing would copy weights out of the mapped file
-        transformer.pack()
     return transformer.eval().requires_grad_(False)
 
 
