@@ -109,6 +109,12 @@ def render(
     contexts: Annotated[
         Path | None, typer.Option(help="contexts.safetensors of a run, instead of a text encoder.")
     ] = None,
+    transformer: Annotated[
+        Path | None, typer.Option(help="This transformer file, where a folder holds several.")
+    ] = None,
+    text_encoder: Annotated[Path | None, typer.Option(help="This text encoder file.")] = None,
+    video_vae: Annotated[Path | None, typer.Option(help="This conv video VAE file.")] = None,
+    audio_vae: Annotated[Path | None, typer.Option(help="This audio VAE file.")] = None,
     pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")] = False,

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from shotclock.model.config import transformer_config
 from shotclock.model.transformer import Transformer
-from shotclock.render.pipeline import CONNECTORS, PREFIX
+from shotclock.render.pipeline import split_names
 from shotclock.weights.checkpoint import read_header
 from shotclock.weights.load import TORCH_DTYPES, load_module, published_dtype, raw_read_seconds
 from shotclock.weights.released import PINNED_25_CONFIG
@@ -127,9 +127,7 @@ def loading(path: Path, rounds: int) -> dict[str, Any]:
         header = read_header(path)
         with torch.device("meta"):
             model = Transformer(transformer_config(header.metadata["config"]["transformer"]))
-        names = {key: key.removeprefix(PREFIX) for key in header.tensors}
-        names = {key: name for key, name in names.items() if not name.startswith(CONNECTORS)}
-        load_module(model, header, names, device=device, dtype=None)
+        load_module(model, header, split_names(header)[0], device=device, dtype=None)
         torch.cuda.synchronize()
         load.append(time.perf_counter() - begun)
         del model

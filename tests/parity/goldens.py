@@ -45,7 +45,7 @@ from shotclock.model.transformer import Stream, Transformer
 from shotclock.plan.planner import make_plan
 from shotclock.render.decode import AudioDecoder, VideoDecoder
 from shotclock.render.denoise import denoise, prepare
-from shotclock.render.pipeline import CONNECTORS, PREFIX, Job, connect, render
+from shotclock.render.pipeline import Job, connect, render, split_names
 from shotclock.render.pipeline import Times as RunTimes
 from shotclock.render.text import TextEncoder
 from shotclock.render.tiling import Span, Tiling
@@ -105,24 +105,22 @@ class Folder:
     def config(self) -> TransformerConfig:
         return transformer_config(self.settings)
 
-    def _load(self, module: torch.nn.Module, *, connectors: bool) -> None:
-        header = self.header("transformer")
-        names = {key: key.removeprefix(PREFIX) for key in header.tensors}
-        names = {key: name for key, name in names.items() if name.startswith(CONNECTORS) == connectors}
-        load_module(module, header, names, device=CPU, dtype=F32)
-
     @cached_property
     def transformer(self) -> Transformer:
         with torch.device("meta"):
             model = Transformer(self.config)
-        self._load(model, connectors=False)
+        load_module(
+            model, self.header("transformer"), split_names(self.header("transformer"))[0], device=CPU, dtype=F32
+        )
         return model
 
     @cached_property
     def connectors(self) -> Connectors:
         with torch.device("meta"):
             model = Connectors(*connector_configs(self.settings))
-        self._load(model, connectors=True)
+        load_module(
+            model, self.header("transformer"), split_names(self.header("transformer"))[1], device=CPU, dtype=F32
+        )
         return model
 
     @cached_property

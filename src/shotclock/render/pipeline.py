@@ -38,8 +38,8 @@ from shotclock.render.text import Features, TextEncoder
 from shotclock.render.tiling import Tiling, choose_tiling, smaller
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside
-from shotclock.weights.checkpoint import CheckpointHeaders, transformer_settings
-from shotclock.weights.load import load_module
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, read_header, transformer_settings
+from shotclock.weights.load import load_module, require_claimed
 
 PREFIX = "model.diffusion_model."  # ltx25.md section 1.2
 CONNECTORS = ("video_embeddings_connector.", "audio_embeddings_connector.")
@@ -118,7 +118,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
 def produce(job: Job, journal: Journal) -> Outcome:
     """All stages after the plan."""
     with torch.inference_mode(), attention_backends():
-        contexts = read_contexts(job) if job.contexts else encode(job, journal)
+        contexts = encode(job, journal) if job.contexts is None else read_contexts(job, job.contexts)
         latents, forwards, pass_s = sample(job, journal, contexts)
         del contexts
         decode(job, journal, latents)
@@ -135,17 +135,20 @@ def produce(job: Job, journal: Journal) -> Outcome:
     )
 
 
-def read_contexts(job: Job) -> Contexts:
-    """Both streams' contexts (positive, negative) from a ``contexts.safetensors``; shapes are checked."""
-    assert job.contexts is not None
-    config = transformer_config(transformer_settings(job.headers.transformer, pinned_config=job.pinned_config))
-    tensors = load_file(job.contexts)
+def require_contexts(path: Path, transformer: Header, *, pinned_config: bool) -> None:
+    """Refuse a contexts file whose header does not fit the transformer; raises before anything is read or made."""
+    config = transformer_config(transformer_settings(transformer, pinned_config=pinned_config))
     wanted = {"video": (2, TEXT_TOKENS, config.video_context), "audio": (2, TEXT_TOKENS, config.audio_context)}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    found = {name: entry.shape for name, entry in read_header(path).tensors.items()}
     if found != wanted:
         raise RequestError(
-            f"{job.contexts} holds {found}", allowed=f"{wanted}", way_out="use the contexts.safetensors of a run"
+            f"{path} holds {found}", allowed=f"{wanted}", way_out="use the contexts.safetensors of a run of this model"
         )
+
+
+def read_contexts(job: Job, path: Path) -> Contexts:
+    """Both streams' contexts (positive, negative) of an earlier run."""
+    tensors = load_file(path)
     return tensors["video"].to(job.device, job.dtype), tensors["audio"].to(job.device, job.dtype)
 
 
@@ -167,14 +170,24 @@ def encode(job: Job, journal: Journal) -> Contexts:
     return contexts
 
 
+def split_names(header: Header) -> tuple[dict[str, str], dict[str, str]]:
+    """Keys of a transformer file to names of the transformer's and of the connectors' parameters.
+
+    Raises :class:`CheckpointError` where the file holds a tensor that belongs to neither.
+    """
+    inner = {key: key.removeprefix(PREFIX) for key in header.tensors}
+    require_claimed(header, [key for key in inner if key.startswith(PREFIX)])
+    connectors = {key: name for key, name in inner.items() if name.startswith(CONNECTORS)}
+    return {key: name for key, name in inner.items() if key not in connectors}, connectors
+
+
 def load_connectors(job: Job) -> Connectors:
     """Both connectors of the transformer file, strictly."""
     header = job.headers.transformer
+    settings = transformer_settings(header, pinned_config=job.pinned_config)
     with torch.device("meta"):
-        connectors = Connectors(*connector_configs(transformer_settings(header, pinned_config=job.pinned_config)))
-    inner = {key: key.removeprefix(PREFIX) for key in header.tensors}
-    names = {key: name for key, name in inner.items() if name.startswith(CONNECTORS)}
-    load_module(connectors, header, names, device=job.device, dtype=job.dtype)
+        connectors = Connectors(*connector_configs(settings))
+    load_module(connectors, header, split_names(header)[1], device=job.device, dtype=job.dtype)
     return connectors.eval().requires_grad_(False)
 
 
@@ -198,10 +211,8 @@ def load_transformer(job: Job) -> Transformer:
     header = job.headers.transformer
     with torch.device("meta"):
         transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=job.pinned_config)))
-    inner = {key: key.removeprefix(PREFIX) for key in header.tensors}
-    names = {key: name for key, name in inner.items() if not name.startswith(CONNECTORS)}
     dtype = None if job.dtype == torch.bfloat16 else job.dtype  # as published: bf16 with float32 tables
-    load_module(transformer, header, names, device=job.device, dtype=dtype)
+    load_module(transformer, header, split_names(header)[0], device=job.device, dtype=dtype)
     return transformer.eval().requires_grad_(False)
 
 

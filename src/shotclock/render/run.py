@@ -5,8 +5,10 @@ Everything that can be refused is refused here, before the run folder is made an
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from shotclock import __version__
 from shotclock.errors import RequestError
 from shotclock.plan.planner import Plan, make_plan
 from shotclock.render.journal import Listener
-from shotclock.render.pipeline import Job, Outcome, Times, render
+from shotclock.render.pipeline import Job, Outcome, Times, render, require_contexts
 from shotclock.render.show import LiveBar, PlainLines
 from shotclock.render.text import read_prompts
 from shotclock.request import Request, Scales, make_document, make_request
@@ -60,6 +62,10 @@ class Settings:
     device: str | None
     dtype: str | None
     contexts: Path | None
+    transformer: Path | None
+    text_encoder: Path | None
+    video_vae: Path | None
+    audio_vae: Path | None
     pinned_config: bool
 
 
@@ -75,6 +81,8 @@ def start(settings: Settings, *, home: Path, began_s: float, imported_s: float, 
         dtype=str(dtype).removeprefix("torch."),
         pinned_config=settings.pinned_config,
     )
+    if settings.contexts is not None:
+        require_contexts(settings.contexts, headers.transformer, pinned_config=settings.pinned_config)
     run = RunDir.create(settings.run)
     job = Job(
         request=request,
@@ -108,16 +116,28 @@ def _listener(plan: Plan, console: Console, stack: ExitStack) -> Listener:
 
 def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
     """Headers of the files that ``--models`` names; the tiny set is written on first use."""
-    if settings.models == TINY:
-        folder = home / f"tiny-{__version__}-{TINY_SEED}"
-        if not folder.is_dir():
-            write_tiny_checkpoints(folder, TINY_SEED)
-    else:
-        folder = Path(settings.models)
     found = find_checkpoints(
-        folder, text_encoder_wanted=settings.contexts is None, pinned_config=settings.pinned_config
+        tiny_models(home) if settings.models == TINY else Path(settings.models),
+        transformer=settings.transformer,
+        text_encoder=settings.text_encoder,
+        video_vae=settings.video_vae,
+        audio_vae=settings.audio_vae,
+        text_encoder_wanted=settings.contexts is None,
+        pinned_config=settings.pinned_config,
     )
     return read_headers(found, pinned_config=settings.pinned_config)
+
+
+def tiny_models(home: Path) -> Path:
+    """The folder of the built-in random set, written whole or not at all; another version has another folder."""
+    folder = home / f"tiny-{__version__}-{TINY_SEED}"
+    if not folder.is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=".tiny-") as scratch:
+            write_tiny_checkpoints(Path(scratch) / "set", TINY_SEED)
+            with contextlib.suppress(OSError):  # another process was first: same seed, same bytes
+                (Path(scratch) / "set").rename(folder)
+    return folder
 
 
 def pick_device(name: str | None) -> torch.device:
@@ -221,8 +241,9 @@ def command(request: Request, settings: Settings) -> str:
         "device": str(pick_device(settings.device)),
         "dtype": str(pick_dtype(settings)).removeprefix("torch."),
     }
-    if settings.contexts is not None:
-        options["contexts"] = settings.contexts
+    for name in ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae"):
+        if (path := getattr(settings, name)) is not None:
+            options[name.replace("_", "-")] = path
     words = ["shotclock", "render", escaped(request.prompt)]
     words += [f"--{name}={value}" for name, value in options.items()]
     words += ["--pinned-config"] if settings.pinned_config else []

@@ -31,6 +31,7 @@ def _named_gemma(width: int) -> str:
 
 
 def require_gemma(header: Header) -> None:
+    """Refuse a text encoder whose widths or files are not those of LTX-2.5; raises :class:`CheckpointError`."""
     width = _gemma_width(header)
     if width is None:
         raise CheckpointError(
