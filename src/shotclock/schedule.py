@@ -1,6 +1,7 @@
 """Sigma schedules of LTX-2.5 (ltx25.md section 5.1): which noise levels a render visits.
 
-Pure arithmetic, float32 as the model was trained with. Knows no sampler.
+Pure arithmetic in float32, rounding for rounding what the official schedule does: a last digit of a sigma is a
+different clip. Knows no sampler.
 """
 
 from __future__ import annotations

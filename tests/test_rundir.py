@@ -1,0 +1,96 @@
+"""Run folders: one writer, whole files, a readable last line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shotclock.errors import RunDirError
+from shotclock.rundir import RunDir, aside, write_aside
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from shotclock.rundir import RunDir
+with RunDir(Path(sys.argv[1])).writing():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+WRITER = """
+import sys
+from pathlib import Path
+from shotclock.rundir import write_aside
+path = Path(sys.argv[1])
+number = 0
+while True:
+    number += 1
+    write_aside(path, (str(number % 10) * 300_000).encode())
+    print(number, flush=True)
+"""
+
+
+def test_a_second_writer_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
+    """The lock is the kernel's: it is free as soon as its holder is killed."""
+    run = RunDir.create(tmp_path / "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(RunDirError, match="another process"), run.writing():
+        pass
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with run.writing():
+        assert run.path.is_dir()
+
+
+def test_a_folder_with_a_run_is_not_taken_again(tmp_path: Path) -> None:
+    """Nothing that was rendered is written over."""
+    run = RunDir.create(tmp_path)
+    write_aside(run.request, b"{}\n")
+    with pytest.raises(RunDirError, match="already holds a run"):
+        RunDir.create(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A file stands where the folder should be."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunDirError, match="cannot be made"):
+        RunDir.create(tmp_path / "file" / "run")
+
+
+def test_killed_writers_leave_whole_files(tmp_path: Path) -> None:
+    """Twelve SIGKILLs at arbitrary moments: the file is always one whole version."""
+    path = tmp_path / "state"
+    for moment in range(12):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(1 + moment % 4):
+            writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        content = path.read_bytes()
+        assert len(content) == 300_000 and len(set(content)) == 1
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    """users.md row 86: no temporary file stays."""
+    path = tmp_path / "state"
+    write_aside(path, b"old")
+    with pytest.raises(RuntimeError, match="disk"), aside(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError("disk full")
+    assert path.read_bytes() == b"old" and [one.name for one in tmp_path.iterdir()] == ["state"]
+
+
+def test_the_last_event_is_the_last_whole_line(tmp_path: Path) -> None:
+    """A line cut by a crash is not read."""
+    run = RunDir.create(tmp_path)
+    assert run.last_event() is None
+    with run.open_events() as log:
+        log.write(b'{"a":1}\n{"b":2}\n{"c"')
+    assert run.last_event() == '{"b":2}'
