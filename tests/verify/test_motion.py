@@ -90,6 +90,20 @@ def test_a_step_at_a_chunk_edge_is_told_from_one_elsewhere() -> None:
     assert motion.cut_numbers(at_edge, [])["chunk_ratio"] is None
 
 
+def test_a_step_of_light_at_a_chunk_edge_is_told_from_one_elsewhere() -> None:
+    """Three levels at frame 9 among tenths; the same step at frame 5 belongs to the picture."""
+    lumas = np.cumsum(np.full(25, 0.2))
+    lumas[9:] += 3
+    assert motion.chunk_numbers(lumas, [9, 17]) == {
+        "chunk_light": pytest.approx(16),
+        "chunk_light_step": pytest.approx(3.2),
+    }
+    elsewhere = motion.chunk_numbers(lumas, [5, 17])["chunk_light"]
+    assert elsewhere is not None
+    assert elsewhere < 1
+    assert motion.chunk_numbers(lumas, []) == {"chunk_light": None, "chunk_light_step": None}
+
+
 def test_a_step_every_eight_frames_is_a_beat() -> None:
     """Frames 9, 17 and 25 step; a single step is no beat."""
     adjacent, lumas = np.ones(32), np.zeros(33)

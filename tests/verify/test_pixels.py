@@ -9,7 +9,15 @@ from shotclock.verify.cases import Base
 from shotclock.verify.expectation import Expectation
 from shotclock.verify.pixels import pixel_numbers
 
-NEEDS_REQUEST = {"chunk_ratio", "tile_step", "tile_step_relative", "raw_copied_frames", "raw_copied_share"}
+NEEDS_REQUEST = {
+    "chunk_ratio",
+    "chunk_light",
+    "chunk_light_step",
+    "tile_step",
+    "tile_step_relative",
+    "raw_copied_frames",
+    "raw_copied_share",
+}
 
 
 def test_a_good_clip_gives_every_number_that_needs_no_request(base: Base) -> None:

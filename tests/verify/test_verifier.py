@@ -97,6 +97,15 @@ def test_what_is_no_clip_is_refused_through_the_child(tmp_path: Path) -> None:
         verify_clip(path, wav=None, expectation=Expectation())
 
 
+def test_a_cut_clip_is_a_fail_through_the_child_as_well(tiny: bytes, tmp_path: Path) -> None:
+    """The same verdict as in this process, with the decoder's words."""
+    path = tmp_path / "cut.mp4"
+    path.write_bytes(tiny[: len(tiny) // 2])
+    verdict = verify_clip(path, wav=None, expectation=Expectation())
+    assert verdict.to_document() == judge(path).to_document()
+    assert {"structure", "frame_count"} <= _rules(verdict, Outcome.FAIL)
+
+
 @FUZZ
 @given(end=st.integers(12, 100_000))
 def test_a_clip_cut_anywhere_fails(tiny: bytes, tmp_path: Path, end: int) -> None:

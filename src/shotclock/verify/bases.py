@@ -15,7 +15,7 @@ FPS = 24  # frames a second of every base clip
 RATE_HZ = 48000
 
 Frame = UInt8[np.ndarray, "h w 3"]
-Canvas = Float[np.ndarray, "h w 3"]
+Canvas = Float[np.ndarray, "rows columns 3"]
 Field = Float[np.ndarray, "h w"]
 
 
@@ -277,7 +277,7 @@ def shapes(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     return frames
 
 
-def _paste(picture: Canvas, sprite: Canvas, centre: np.ndarray) -> None:
+def _paste(picture: Canvas, sprite: Float[np.ndarray, "s s 3"], centre: np.ndarray) -> None:
     """A disc cut out of ``sprite`` at whole pixels."""
     size = sprite.shape[0]
     y, x = np.mgrid[:size, :size]

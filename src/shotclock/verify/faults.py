@@ -80,7 +80,9 @@ def pink_noise(frames: Frames, rng: np.random.Generator) -> list[Frame]:
     return [to_bytes(128 + 45 * (keys[0] * np.cos(a) + keys[1] * np.sin(a))) for a in turn]
 
 
-def _shaped(rng: np.random.Generator, falloff: Plane, shape: tuple[int, int]) -> Float[np.ndarray, "h w 3"]:
+def _shaped(
+    rng: np.random.Generator, falloff: Float[np.ndarray, "h f"], shape: tuple[int, int]
+) -> Float[np.ndarray, "h w 3"]:
     channels = [np.fft.irfft2(np.fft.rfft2(rng.normal(size=shape)) * falloff, s=shape) for _ in range(3)]
     picture: Float[np.ndarray, "h w 3"] = np.stack([channel / channel.std() for channel in channels], axis=-1)
     return picture

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from shotclock.verify.still import Plane
 
 Profile = Float[np.ndarray, "n"]
-Steps = Float[np.ndarray, "tokens n"]  # signed mean excess per token along the edge
+Steps = Float[np.ndarray, "_ _"]  # [tokens along the edge, edges]: signed mean excess in levels
 
 TOKEN_PIXELS = 32  # pixels a latent column or row (ltx25.md section 4)
 STEP_CLIP = 6.0  # levels; an edge of the picture counts no more than this (verify.md grid32)

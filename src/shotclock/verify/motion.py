@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
 Frame = UInt8[np.ndarray, "h w 3"]
-Series = Float[np.ndarray, " t"]
+Series = Float[np.ndarray, " t"]  # one number a frame
+Steps = Float[np.ndarray, " s"]  # one number a pair of frames
 
 HELD_MAD = 0.35  # levels; below it a picture counts as held (verify.md freeze_run, dup)
 CHUNK_FRAMES = 8  # frames a latent frame (ltx25.md section 4)
@@ -26,7 +27,7 @@ def mean_absolute_difference(one: Frame, other: Frame) -> float:
     return float(gap.reshape(len(gap), -1).sum(axis=1, dtype=np.uint32).sum(dtype=np.uint64) / gap.size)
 
 
-def lagged_differences(frames: Sequence[Frame], lag: int) -> Series:
+def lagged_differences(frames: Sequence[Frame], lag: int) -> Steps:
     """MAD of frame t and frame t + lag for every t."""
     return np.array([mean_absolute_difference(frames[t], frames[t + lag]) for t in range(len(frames) - lag)])
 
@@ -36,7 +37,7 @@ def frame_hashes(frames: Sequence[Frame]) -> list[str]:
     return [hashlib.sha256(np.ascontiguousarray(frame).tobytes()).hexdigest() for frame in frames]
 
 
-def seed_numbers(frames: Sequence[Frame], adjacent: Series) -> dict[str, float | None]:
+def seed_numbers(frames: Sequence[Frame], adjacent: Steps) -> dict[str, float | None]:
     """The numbers the seeds report: distinct hashes, MAD of adjacent and of far frames, and their ratio."""
     total = len(frames)
     far = lagged_differences(frames, total // 2) if total >= 4 else np.zeros(0)
@@ -52,7 +53,7 @@ def seed_numbers(frames: Sequence[Frame], adjacent: Series) -> dict[str, float |
     }
 
 
-def flat_numbers(flat: Bool[np.ndarray, " t"], lumas: Series, adjacent: Series) -> dict[str, float | None]:
+def flat_numbers(flat: Bool[np.ndarray, " t"], lumas: Series, adjacent: Steps) -> dict[str, float | None]:
     """Share and count of frames without texture, and the hardest step between such a frame and a textured one."""
     change = np.flatnonzero(flat[1:] != flat[:-1])
     steps = [adjacent[t] + abs(lumas[t + 1] - lumas[t]) for t in change]
@@ -63,7 +64,7 @@ def flat_numbers(flat: Bool[np.ndarray, " t"], lumas: Series, adjacent: Series) 
     }
 
 
-def freeze_numbers(adjacent: Series) -> dict[str, float | None]:
+def freeze_numbers(adjacent: Steps) -> dict[str, float | None]:
     """Median and least MAD, the longest held run, and whether pictures are held in pairs."""
     if not adjacent.size:
         return dict.fromkeys(("mad_median", "mad_least", "held_run", "held_share"))
@@ -85,7 +86,7 @@ def longest_run(flags: Bool[np.ndarray, " t"]) -> int:
     return best
 
 
-def order_numbers(adjacent: Series, second: Series) -> dict[str, float | None]:
+def order_numbers(adjacent: Steps, second: Float[np.ndarray, " r"]) -> dict[str, float | None]:
     """lag2: how much further apart frames two apart are than frames one apart; below 1 time does not flow."""
     near = float(adjacent.mean()) if adjacent.size else 0.0
     return {"lag2": float(second.mean()) / near if second.size and near > 0 else None}
@@ -103,7 +104,7 @@ def flicker_numbers(means: Float[np.ndarray, "t c"]) -> dict[str, float | None]:
     return {"flicker_alternation": float(alternation[worst]), "flicker_amplitude": float(amplitude[worst])}
 
 
-def cut_numbers(adjacent: Series, boundaries: Sequence[int]) -> dict[str, float | None]:
+def cut_numbers(adjacent: Steps, boundaries: Sequence[int]) -> dict[str, float | None]:
     """The hardest step against the median step, its frame, and the hardest one at a known temporal chunk edge."""
     if adjacent.size < 3:
         return {"cut_ratio": None, "cut_frame": None, "chunk_ratio": None}
@@ -116,7 +117,18 @@ def cut_numbers(adjacent: Series, boundaries: Sequence[int]) -> dict[str, float 
     }
 
 
-def beat_numbers(adjacent: Series, lumas: Series) -> dict[str, float | None]:
+def chunk_numbers(lumas: Series, boundaries: Sequence[int]) -> dict[str, float | None]:
+    """The hardest step of brightness at a known chunk edge, in levels, and against the hardest one elsewhere."""
+    light = np.abs(np.diff(lumas))
+    edges = [t - 1 for t in boundaries if 0 < t <= light.size]
+    if not edges or light.size <= len(edges):
+        return {"chunk_light": None, "chunk_light_step": None}
+    step = float(light[edges].max())
+    elsewhere = float(np.delete(light, edges).max())
+    return {"chunk_light": step / max(elsewhere, STEP_FLOOR), "chunk_light_step": step}
+
+
+def beat_numbers(adjacent: Steps, lumas: Series) -> dict[str, float | None]:
     """Does every latent frame begin with a step? The least step at frames 8k+1 against the median of all others.
 
     Of picture (MAD) and of brightness; needs two such frames, and at least 17 frames in all.

@@ -51,6 +51,7 @@ def pixel_numbers(frames: Frames, expectation: Expectation) -> Numbers:
         **motion.order_numbers(adjacent, motion.lagged_differences(frames, 2)),
         **motion.flicker_numbers(means),
         **motion.cut_numbers(adjacent, expectation.tile_frames),
+        **motion.chunk_numbers(means[:, 3], expectation.tile_frames),
         **motion.beat_numbers(adjacent, means[:, 3]),
         **_still_summary(swept.stills),
         **_sampled_numbers(frames),

@@ -212,19 +212,22 @@ def _generator(*names: str) -> np.random.Generator:
 
 
 def _run(row: Row, base: Base, folder: Path) -> None:
-    verdict = _verdict(row.case, base, folder)
+    """Judge one control on one base, once for every draw."""
+    for draw in range(row.case.draws):
+        name = base.name if row.case.draws == 1 else f"{base.name} {draw + 1}"
+        _note(row, name, _verdict(row.case, base, folder, _generator(name, row.case.name)))
+
+
+def _note(row: Row, name: str, verdict: Verdict) -> None:
+    """Put an outcome into its row, with the reason when it is not the wanted one."""
     outcome = verdict.arms.get(row.case.arm, Outcome.SKIPPED)
-    row.outcomes[base.name] = outcome
-    should_fail = row.case.kind is Kind.FAULT
-    if should_fail != (outcome is Outcome.FAIL):
+    row.outcomes[name] = outcome
+    if (row.case.kind is Kind.FAULT) != (outcome is Outcome.FAIL):
         reasons = [f.rule for f in verdict.findings if f.arm == row.case.arm and f.outcome is outcome]
-        row.reasons[base.name] = str(outcome) if outcome is Outcome.PASS else f"{outcome} {'+'.join(reasons)}"
-    if not should_fail and outcome is not Outcome.FAIL:
-        row.reasons.pop(base.name, None)
+        row.reasons[name] = str(outcome) if outcome is Outcome.PASS else f"{outcome} {'+'.join(reasons)}"
 
 
-def _verdict(case: Case, base: Base, folder: Path) -> Verdict:
-    rng = _generator(base.name, case.name)
+def _verdict(case: Case, base: Base, folder: Path, rng: np.random.Generator) -> Verdict:
     expectation = replace(base.expectation, expect=case.expect)
     if isinstance(case, PictureCase):
         frames = base.frames if case.fault is None else case.fault(base.frames, rng)

@@ -25,6 +25,8 @@ FLOOR = 1e-9  # -180 dBFS: the level of digital silence
 LEAST_S = 0.1  # shorter sounds have no envelope
 
 Wave = Float[np.ndarray, " n"]
+Envelope = Float[np.ndarray, " frames"]
+Spectrum = Float[np.ndarray, " f"]
 Numbers = dict[str, float | None]
 
 
@@ -80,10 +82,10 @@ def _one_channel(x: Wave, rate_hz: int) -> Numbers:
     }
 
 
-def frame_rms(x: Wave, size: int) -> Wave:
+def frame_rms(x: Wave, size: int) -> Envelope:
     """RMS of consecutive whole frames."""
     whole = len(x) // size
-    rms: Wave = np.sqrt((x[: whole * size].reshape(whole, size) ** 2).mean(axis=1))
+    rms: Envelope = np.sqrt((x[: whole * size].reshape(whole, size) ** 2).mean(axis=1))
     return rms
 
 
@@ -93,7 +95,7 @@ def _kurtosis(x: Wave) -> float:
     return float((square**2).mean() / max(square.mean() ** 2, 1e-30))
 
 
-def power_spectrum(x: Wave, rate_hz: int, size: int) -> tuple[Wave, Wave]:
+def power_spectrum(x: Wave, rate_hz: int, size: int) -> tuple[Spectrum, Spectrum]:
     """(frequencies in Hz, power) by Welch's method: Hann windows, half overlapping, mean removed from each."""
     size = min(size, len(x))
     starts = range(0, len(x) - size + 1, max(size // 2, 1))
@@ -120,12 +122,12 @@ def _spectral_numbers(x: Wave, rate_hz: int) -> Numbers:
     }
 
 
-def _hum_share(hz: Wave, power: Wave, mains_hz: float) -> float:
+def _hum_share(hz: Spectrum, power: Spectrum, mains_hz: float) -> float:
     nearest = np.clip(np.round(hz / mains_hz), 1, HUM_HARMONICS) * mains_hz
     return float(power[np.abs(hz - nearest) <= HUM_WIDTH_HZ].sum() / max(float(power.sum()), 1e-30))
 
 
-def zero_tail_s(x: Wave, envelope: Wave, rate_hz: int) -> float:
+def zero_tail_s(x: Wave, envelope: Envelope, rate_hz: int) -> float:
     """Length of the silence at the end when it is made of zeros, not of a quiet room."""
     quiet = 20 * np.log10(np.maximum(envelope, FLOOR)) < TAIL_DB
     run = len(quiet) if quiet.all() else int(np.argmin(quiet[::-1]))

@@ -21,6 +21,7 @@ NEAR_UNIFORM_STD = 4.0  # levels; the seeds' "near-uniform" count, report only
 
 Frame = UInt8[np.ndarray, "h w 3"]
 Plane = Float[np.ndarray, "h w"]
+Half = Float[np.ndarray, "rows columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,11 @@ def luma(frame: Frame) -> Plane:
     return plane
 
 
-def half_size(plane: Plane) -> Plane:
+def half_size(plane: Plane) -> Half:
     """2x2 means; an odd last row or column is left out."""
     h, w = plane.shape[0] // 2 * 2, plane.shape[1] // 2 * 2
     even = plane[:h, :w]
-    halved: Plane = 0.25 * (even[::2, ::2] + even[1::2, ::2] + even[::2, 1::2] + even[1::2, 1::2])
+    halved: Half = 0.25 * (even[::2, ::2] + even[1::2, ::2] + even[::2, 1::2] + even[1::2, 1::2])
     return halved
 
 
@@ -120,7 +121,7 @@ def noise_sigma(y: Plane) -> float:
     return IMMERKAER * float(np.abs(both).mean())
 
 
-def gradient_kurtosis(half: Plane) -> float:
+def gradient_kurtosis(half: Half) -> float:
     """E[d^4] / E[d^2]^2 of horizontal differences of half-size luma: 3 for Gaussian noise, 7 and more for pictures."""
     d = np.diff(half, axis=1)
     square = d * d
@@ -128,7 +129,7 @@ def gradient_kurtosis(half: Plane) -> float:
     return float(np.vdot(square, square)) / square.size / second**2 if second > 0 else 0.0
 
 
-def laplacian_variance(half: Plane) -> float:
+def laplacian_variance(half: Half) -> float:
     """Variance of the four-neighbour Laplacian of half-size luma: small where nothing is sharp."""
     inner = half[1:-1, 1:-1]
     return float((half[:-2, 1:-1] + half[2:, 1:-1] + half[1:-1, :-2] + half[1:-1, 2:] - 4 * inner).var())
