@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, LegName
 from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.plan.cost import decode_flops, step_flops
@@ -103,7 +104,7 @@ def make_plan(
         sigmas_sha256=hashlib.sha256(levels.numpy().astype("<f4").tobytes()).hexdigest(),
         switches=switches(guidance, request.steps, config),
         step_flops=step_flops(config, geometry, guidance, TEXT_TOKENS),
-        decode_flops=decode_flops(headers.video_vae, geometry),
+        decode_flops=_decode_flops(headers.video_vae, geometry),
         files={name: _planned(header) for name, header in parts.items() if header is not None},
     )
 
@@ -138,6 +139,11 @@ def _without(guidance: Guidance, off: Mapping[str, float]) -> Guidance:
         video=replace(guidance.video, **off),  # type: ignore[arg-type]
         audio=replace(guidance.audio, **off),  # type: ignore[arg-type]
     )
+
+
+def _decode_flops(header: Header, geometry: Geometry) -> int:
+    shapes = {name: entry.shape for name, entry in header.tensors.items()}
+    return decode_flops(shapes, header.metadata["config"]["vae"], geometry)
 
 
 def _planned(header: Header) -> PlannedFile:
