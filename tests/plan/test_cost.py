@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ from shotclock.weights.header import read_header
 from shotclock.weights.tiny import TRANSFORMER
 
 VAE = Path(__file__).parents[1] / "goldens" / "ckpt" / "tiny-ltx-2.5-video-vae-conv-bf16.safetensors"
-CONFIG = transformer_config(TRANSFORMER)
-CLIP = Geometry(width=96, height=64, frames=25, fps=Fraction(24))
+CONFIG = replace(transformer_config(TRANSFORMER), blocks=2)
+CLIP = Geometry(width=64, height=32, frames=25, fps=Fraction(24))
 TEXT = 40
 # Embeddings, heads and gate logits are not counted (docstring of pass_flops).
 UNCOUNTED = ("to_gate_logits", "patchify_proj", "audio_patchify_proj", "proj_out", "audio_proj_out")
@@ -41,7 +42,7 @@ SWITCHES = {
 
 def guidance(legs_per_pass: int, *, video_skip: int = 0, audio_skip: int = 0, **scales: Any) -> Guidance:
     """The same scales for both streams."""
-    common = {"rescale": 0.0, "stg_blocks": (2,), **scales}
+    common = {"rescale": 0.0, "stg_blocks": (1,), **scales}
     return Guidance(
         video=Guider(skip_step=video_skip, **common),
         audio=Guider(skip_step=audio_skip, **common),
@@ -51,7 +52,7 @@ def guidance(legs_per_pass: int, *, video_skip: int = 0, audio_skip: int = 0, **
 
 @pytest.fixture(scope="module")
 def transformer() -> Transformer:
-    """Four blocks of random weights."""
+    """Two blocks of random weights; the perturbed leg forks off at the second."""
     torch.manual_seed(0)
     return Transformer(CONFIG).eval().requires_grad_(False)
 
@@ -84,22 +85,19 @@ def counted_blocks(counter: FlopCounterMode) -> int:
     return counter.get_total_flops() - left_out
 
 
-@pytest.mark.parametrize("legs_per_pass", [1, 2, 4])
-@pytest.mark.parametrize("scales", SWITCHES.values(), ids=SWITCHES.keys())
-def test_the_count_of_each_pass_is_what_torch_counts(
-    transformer: Transformer, scales: dict[str, float], legs_per_pass: int
-) -> None:
+@pytest.mark.parametrize(("legs", "legs_per_pass"), [*((legs, 4) for legs in SWITCHES), ("all", 1), ("all", 2)])
+def test_the_count_of_each_pass_is_what_torch_counts(transformer: Transformer, legs: str, legs_per_pass: int) -> None:
     """Every subset of legs, in one pass or several, shared prefixes included: equal to the last operation."""
-    told = guidance(legs_per_pass, **scales)
+    told = guidance(legs_per_pass, **SWITCHES[legs])
     assert list(pass_flops(CONFIG, CLIP, told, TEXT, step=0)) == seen(transformer, told, steps=1)
 
 
 def test_a_step_that_skips_a_stream_counts_the_other(transformer: Transformer) -> None:
-    """Steps 1 to 3 with video every step and audio every second, then the other way round."""
+    """Steps 1 and 2 with video every step and audio every second, then the other way round."""
     for skips in ({"audio_skip": 1}, {"video_skip": 1}):
         told = guidance(4, **skips, **SWITCHES["all"])
-        planned = [flops for step in range(3) for flops in pass_flops(CONFIG, CLIP, told, TEXT, step=step)]
-        assert planned == seen(transformer, told, steps=3)
+        planned = [flops for step in range(2) for flops in pass_flops(CONFIG, CLIP, told, TEXT, step=step)]
+        assert planned == seen(transformer, told, steps=2)
         assert planned[1] < planned[0]
 
 
