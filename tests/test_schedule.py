@@ -15,8 +15,8 @@ from shotclock.schedule import DISTILLED, DISTILLED_STAGE_2, check, sigmas
 def test_every_schedule_ends_at_zero(steps: int, tokens: int) -> None:
     """users.md row 49: a schedule that never reaches 0 renders speckle.
 
-    Up to 8,192 tokens: beyond, float32 cancellation moves the first sigma (0.987 at 2 steps and 32,952 tokens); one_stage
-    always uses 4,096.
+    Up to 8,192 tokens: beyond, float32 cancellation moves the first sigma (0.987 at 2 steps and 32,952 tokens);
+    one_stage always uses 4,096.
     """
     values = sigmas(steps, tokens)
     check(values)

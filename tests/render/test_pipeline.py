@@ -1,0 +1,234 @@
+"""Whole renders of the tiny model through the command line: files, events, counts, refusals, kills."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from safetensors.torch import load_file
+from scipy.io import wavfile
+
+from shotclock.cli import main
+
+SMALL = ["--size=64x64", "--frames=9", "--steps=3", "--device=cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def shotclock(*arguments: str, home: Path) -> Done:
+    """The command line in this process: the imports alone would be seconds a call in another one."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("SHOTCLOCK_HOME", str(home))
+        patch.setattr(sys, "argv", ["shotclock", *arguments])
+        try:
+            main()
+            code: int | str | None = 0
+        except SystemExit as exit_:
+            code = exit_.code
+    return Done(int(code or 0), out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def rendered(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    run = tmp_path_factory.mktemp("renders") / "run"
+    return run, shotclock("render", "a red circle", "--run", str(run), "--fps=24000/1001", "--json", *SMALL, home=home)
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_render_leaves_a_clip_that_is_what_was_asked(rendered: tuple[Path, Done]) -> None:
+    """Size, frames, exact rate, stereo at 48 kHz, durations within an audio latent, and all files of the run."""
+    run, done = rendered
+    assert done.returncode == 0, done.stderr
+    with av.open(run / "clip.mp4") as clip:
+        video, audio = clip.streams.video[0], clip.streams.audio[0]
+        assert (video.width, video.height, video.average_rate) == (64, 64, Fraction(24000, 1001))
+        assert (audio.rate, audio.channels, video.codec.name, audio.codec.name) == (48000, 2, "h264", "aac")
+        assert abs(float(video.duration * video.time_base) - float(audio.duration * audio.time_base)) <= 0.04
+        assert sum(1 for _ in clip.decode(video=0)) == 9
+    rate, wave = wavfile.read(run / "clip.wav")
+    assert rate == 48000 and wave.shape[1] == 2 and abs(len(wave) / rate - 9 * 1001 / 24000) <= 0.04
+    latents = load_file(run / "latents.safetensors")
+    assert latents["video"].shape == (1, 128, 2, 2, 2) and latents["audio"].shape == (1, 8, 9, 16)
+    names = {path.name for path in run.iterdir()} - {".lock"}
+    expected = {"request.json", "plan.json", "contexts.safetensors", "events.jsonl", "latents.safetensors"}
+    assert names == expected | {"clip.mp4", "clip.wav"}, "and no temporary file"
+
+
+def test_executed_forwards_are_the_planned_ones(rendered: tuple[Path, Done]) -> None:
+    """By leg, in plan.json, in the events and in the result."""
+    run, done = rendered
+    plan = json.loads((run / "plan.json").read_text())
+    ticks = [event for event in events(run) if event["event"] == "PassEnds"]
+    counted = {leg: sum(leg in tick["legs"] for tick in ticks) for leg in plan["legs"]}
+    assert counted == plan["forwards"] == json.loads(done.stdout.splitlines()[-1])["forwards"]
+    assert counted == {"cond": 3, "uncond": 3, "perturbed": 3, "isolated": 3}
+
+
+def test_phases_cover_the_wall_and_passes_the_denoise(rendered: tuple[Path, Done]) -> None:
+    """Leaf phases at least 99 % of the wall; the passes' seconds within 1 % of the denoise phase."""
+    log = events(rendered[0])
+    ends = [event for event in log if event["event"] == "PhaseEnds"]
+    wall_s = log[-1]["wall_s"]
+    assert sum(event["last_s"] for event in ends) >= 0.99 * wall_s
+    denoise_s = next(event["last_s"] for event in ends if event["phase"] == "denoise")
+    passes_s = [event["last_s"] for event in log if event["event"] == "PassEnds"]
+    assert sum(passes_s) == pytest.approx(denoise_s, rel=0.01)
+
+
+def test_the_first_line_reproduces_the_clip(rendered: tuple[Path, Done], home: Path, tmp_path: Path) -> None:
+    """The printed command, run again, ends in the same latents and the same sound."""
+    run, _ = rendered
+    import shlex
+
+    words = shlex.split(events(run)[0]["command"])
+    assert words[:2] == ["shotclock", "render"]
+    again = tmp_path / "again"
+    done = shotclock(*(word.replace("--run=DIR", f"--run={again}") for word in words[1:]), home=home)
+    assert done.returncode == 0, done.stderr
+    assert (again / "latents.safetensors").read_bytes() == (run / "latents.safetensors").read_bytes()
+    assert (again / "clip.wav").read_bytes() == (run / "clip.wav").read_bytes()
+    assert (again / "clip.mp4").read_bytes() == (run / "clip.mp4").read_bytes()
+
+
+def test_contexts_of_a_run_replace_the_text_encoder(rendered: tuple[Path, Done], home: Path, tmp_path: Path) -> None:
+    """No text phase, same latents."""
+    run, _ = rendered
+    done = shotclock(
+        "render", "a red circle", "--run", str(tmp_path / "run"), "--fps=24000/1001",
+        "--contexts", str(run / "contexts.safetensors"), *SMALL, home=home,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    phases = {event["phase"] for event in events(tmp_path / "run") if event["event"] == "PhaseEnds"}
+    assert "encode" not in phases and "load-text" not in phases
+    ours, theirs = (load_file(folder / "latents.safetensors") for folder in (tmp_path / "run", run))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_plain_lines_say_what_runs(rendered: tuple[Path, Done]) -> None:
+    """Not a terminal: a line a phase and a pass, with t=, last= and an eta; nothing but the result on stdout."""
+    _, done = rendered
+    passes = re.findall(
+        r"pass (\d)/3 phase denoise step (\d)/3 legs (\S+) t=[\d.]+s(?: last=([\d.]+)s)? eta=(\S+)", done.stderr
+    )
+    assert [p[0] for p in passes] == ["1", "2", "3"] and passes[0][3] == "" and passes[1][3] != ""
+    assert passes[0][4] == "-:--" and passes[2][4] != "-:--"
+    assert "12 forwards = 3 steps x 4 legs" in done.stderr
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_quiet_says_nothing(home: Path, tmp_path: Path) -> None:
+    """Not a character on either stream."""
+    done = shotclock("render", "x", "--run", str(tmp_path / "run"), "--quiet", *SMALL, home=home)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--frames=10"], "10 frames are off the grid"),
+        (["--size=65x64"], "width 65"),
+        (["--size=big"], "size 'big'"),
+        (["--fps=x"], "frame rate 'x'"),
+        (["--stg-blocks=99"], "stg blocks [99] of a model with 4 blocks"),
+        (["--device=cuda:7"], "device 'cuda:7'"),
+        (["--dtype=fp8"], "dtype 'fp8'"),
+        (["--models=/nowhere"], "/nowhere is not there"),
+        (["--negative-prompt=@/nowhere.txt"], "cannot be read"),
+        (["--steps=1"], "steps 1"),
+    ],
+)
+def test_bad_input_is_refused_before_a_folder_is_made(
+    arguments: list[str], found: str, home: Path, tmp_path: Path
+) -> None:
+    """Exit code 2, found, allowed and way out, no traceback, nothing on disk."""
+    done = shotclock("render", "x", "--run", str(tmp_path / "run"), *SMALL, *arguments, home=home)
+    assert done.returncode == 2
+    assert found in done.stderr.replace("\n", " ") and "allowed:" in done.stderr and "way out:" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_is_not_used_twice(rendered: tuple[Path, Done], home: Path) -> None:
+    """The clip of the first run stays."""
+    run, _ = rendered
+    before = (run / "clip.mp4").read_bytes()
+    done = shotclock("render", "another", "--run", str(run), *SMALL, home=home)
+    assert done.returncode == 2 and "already holds a run" in done.stderr.replace("\n", " ")
+    assert (run / "clip.mp4").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        {"event": "PhaseBegins", "phase": "encode"},
+        {"event": "PassBegins", "index": 2},
+        {"event": "PhaseBegins", "phase": "decode-video"},
+    ],
+)
+def test_after_a_kill_the_last_line_names_the_unit_in_flight(moment: dict, home: Path, tmp_path: Path) -> None:
+    """SIGKILL as soon as a line appears: the log ends with whole lines, the last no earlier than that moment."""
+    run = tmp_path / "run"
+    environment = os.environ | {"SHOTCLOCK_HOME": str(home)}
+    command = [sys.executable, "-m", "shotclock", "render", "x", "--run", str(run), "--quiet", *SMALL]
+    process = subprocess.Popen(command, env=environment)
+    while process.poll() is None and not any(moment.items() <= line.items() for line in seen(run)):
+        pass
+    assert process.poll() is None, "the render ended before the moment came"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    text = (run / "events.jsonl").read_text()
+    assert text.endswith("\n")
+    log = [json.loads(line) for line in text.splitlines()]
+    assert log[-1]["event"] != "RunEnds"
+    assert any(moment.items() <= line.items() for line in log[-3:])
+    in_flight = [line for line in log if line["event"].endswith("Begins")][-1]
+    assert in_flight["phase"] == log[-1]["phase"]
+    assert not (run / "clip.mp4").exists()
+    if moment.get("phase") == "decode-video":
+        assert load_file(run / "latents.safetensors")["video"].isfinite().all(), "latents outlive a death in decode"
+
+
+def seen(run: Path) -> list[dict[str, Any]]:
+    """Whole lines of the log so far."""
+    path = run / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def test_inspect_and_doctor_answer_on_stdout(home: Path, rendered: tuple[Path, Done]) -> None:
+    """Text for people, one JSON document for programs."""
+    del rendered  # the tiny files exist now
+    files = [str(path) for path in sorted(home.rglob("*.safetensors"))]
+    assert len(files) == 4
+    done = shotclock("inspect", *files, "--json", home=home)
+    assert done.returncode == 0 and len(json.loads(done.stdout)) == 4
+    done = shotclock("inspect", "/nowhere.safetensors", home=home)
+    assert done.returncode == 2 and "allowed:" in done.stderr
+    done = shotclock("doctor", "--json", home=home)
+    assert done.returncode == 0 and json.loads(done.stdout)
