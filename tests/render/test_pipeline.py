@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -199,7 +199,8 @@ def test_after_a_kill_the_last_line_names_the_unit_in_flight(moment: dict, home:
     command = [sys.executable, "-m", "shotclock", "render", "x", "--run", str(run), "--quiet", *SMALL]
     process = subprocess.Popen(command, env=environment)
     while process.poll() is None and not any(moment.items() <= line.items() for line in seen(run)):
-        pass
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.005)
     assert process.poll() is None, "the render ended before the moment came"
     process.send_signal(signal.SIGKILL)
     process.wait()
