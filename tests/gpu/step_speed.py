@@ -1,8 +1,7 @@
 """Seconds of a guided step at full width on this GPU: ``python tests/gpu/step_speed.py OUT.json [768x448x25 ...]``.
 
 Random bf16 weights of the released shapes, 1,024 text tokens, 24 fps, all four legs in one pass; CUDA events, medians.
-Variants alternate in one process on the same inputs: torch operations, fused kernels, and fused kernels replayed as a
-graph. Errors are relative L2 against the torch operations in float32 on a model of four blocks.
+Two variants in one process on the same inputs: torch operations and fused kernels. Errors are relative L2 against the torch operations in float32 on a model of four blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from shotclock.latents import noise, text_to_video
 from shotclock.model import ops
 from shotclock.model.attention import attention_backends
 from shotclock.model.config import TransformerConfig, transformer_config
-from shotclock.model.graph import GraphedTransformer
 from shotclock.model.transformer import Stream, Transformer
 from shotclock.render.denoise import prepare
 from shotclock.weights.released import PINNED_25_CONFIG
@@ -134,8 +132,6 @@ def errors() -> dict[str, Any]:
     reference = without_fused(lambda: exact(*exact_inputs, rows))()
     fused32 = exact(*exact_inputs, rows)
     plain, fused = without_fused(lambda: model(*given, rows))(), model(*given, rows)
-    graphed = GraphedTransformer(model)
-    replayed = [graphed(*given, rows) for _ in range(4)][-1]
     variants = {"fused_float32": fused32, "torch_bf16": plain, "fused_bf16": fused}
     kept: dict[Any, Any] = {}
     one_by_one = [model(*given, [leg], kept=kept, later=rows[i + 1 :]) for i, leg in enumerate(rows)]
@@ -143,7 +139,6 @@ def errors() -> dict[str, Any]:
     found: dict[str, Any] = {
         name: [relative(out, ref) for out, ref in zip(outs, reference, strict=True)] for name, outs in variants.items()
     }
-    found["graph_equals_eager"] = all(torch.equal(a, b) for a, b in zip(replayed, fused, strict=True))
     alone = [model(*given, [leg]) for leg in rows]
     found["batched_vs_alone_bf16"] = [relative(fused[s], torch.cat([one[s] for one in alone])) for s in (0, 1)]
     return found
@@ -183,13 +178,11 @@ def main() -> None:
             given = inputs(model, geometry, 0.7)
             torch.cuda.reset_peak_memory_stats()
             eager = lambda: model(*given, rows)  # noqa: E731, B023  (called within this iteration)
-            graphed = GraphedTransformer(model)
             n = 3 if geometry.video_tokens > 20000 else 7
             row: dict[str, Any] = {"tokens": geometry.video_tokens}
             row["torch"] = summary(seconds(without_fused(eager), n, 2))
             row["fused"] = summary(seconds(eager, n, 2))
             row["peak_eager_gib"] = torch.cuda.max_memory_allocated() / 2**30 - weights / 2**30
-            row["graph"] = attempt(lambda: summary(seconds(lambda: graphed(*given, rows), n, 3)))  # noqa: B023
             row["kernels"] = attempt(lambda: kernels(eager))  # noqa: B023
             found[name] = row
             print(name, {k: v for k, v in row.items() if k != "kernels"}, flush=True)

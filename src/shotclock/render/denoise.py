@@ -17,7 +17,6 @@ from shotclock.events import PassBegins, PassEnds, State, StepEnds
 from shotclock.guidance import Guidance, Guider, LegName, Pass, combine
 from shotclock.latents import Latents, StreamLatents
 from shotclock.model.adaln import Times
-from shotclock.model.graph import GraphedTransformer
 from shotclock.model.rope import Rotary
 from shotclock.model.transformer import Kept, Stream, Transformer
 
@@ -67,7 +66,7 @@ def prepare(
 
 
 def denoise(
-    transformer: Transformer | GraphedTransformer,
+    transformer: Transformer,
     prepared: tuple[Prepared, Prepared],
     sigmas: Float[Tensor, " n"],
     guidance: Guidance,
@@ -97,7 +96,7 @@ def denoise(
 
 
 def _predict(
-    transformer: Transformer | GraphedTransformer,
+    transformer: Transformer,
     prepared: tuple[Prepared, Prepared],
     state: State,
     sigma: float,

@@ -27,7 +27,6 @@ from shotclock.latents import noise, text_to_video
 from shotclock.model.attention import attention_backends
 from shotclock.model.config import connector_configs, transformer_config
 from shotclock.model.connector import Connectors
-from shotclock.model.graph import GraphedTransformer
 from shotclock.model.transformer import Transformer
 from shotclock.plan.planner import TEXT_TOKENS, Plan
 from shotclock.render.decode import AudioDecoder, VideoDecoder, fit_wave
@@ -220,7 +219,6 @@ def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[
     """Load the transformer, run the guided loop and save the latents; the transformer is gone when this returns."""
     with journal.phase(Phase.LOAD_TRANSFORMER):
         transformer = load_transformer(job)
-        passes = GraphedTransformer(transformer) if job.device.type == "cuda" else transformer
     with journal.phase(Phase.PREPARE):
         geometry = job.request.geometry
         latents = text_to_video(geometry, *noise(geometry, job.request.seed)).to(job.device, transformer.dtype)
@@ -230,7 +228,7 @@ def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[
     forwards: Counter[str] = Counter()
     pass_s: list[float] = []
     with journal.phase(Phase.DENOISE):
-        for event in denoise(passes, prepared, sigmas, job.request.guidance, state):
+        for event in denoise(transformer, prepared, sigmas, job.request.guidance, state):
             tick = journal.say(event)
             if isinstance(event, PassEnds):
                 forwards.update(str(leg) for leg in event.legs)
@@ -240,7 +238,7 @@ def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[
                 require_finite(state)
     with journal.phase(Phase.SAVE_LATENTS):
         save_latents(job, state)
-        del transformer, passes, prepared, latents
+        del transformer, prepared, latents
         gc.collect()
         release(job.device)
     return state, dict(forwards), tuple(pass_s)
