@@ -1,7 +1,8 @@
 """Seconds of a guided step at full width on this GPU: ``python tests/gpu/step_speed.py OUT.json [768x448x25 ...]``.
 
 Random bf16 weights of the released shapes, 1,024 text tokens, 24 fps, all four legs in one pass; CUDA events, medians.
-Two variants in one process on the same inputs: torch operations and fused kernels. Errors are relative L2 against the torch operations in float32 on a model of four blocks.
+Two variants in one process on the same inputs: torch operations and fused kernels. Errors are relative L2 against the
+torch operations in float32 on a model of four blocks.
 """
 
 from __future__ import annotations
