@@ -5,6 +5,7 @@ Listens to ticks; decides nothing. The remaining time counts the decode too.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 
@@ -56,10 +57,10 @@ class Outlook:
 
 
 def clock_text(seconds: float | None) -> str:
-    """Seconds as h:mm:ss or m:ss; dashes where unknown."""
+    """Seconds as h:mm:ss or m:ss, rounded up: 0:00 is only said when nothing is left; dashes where unknown."""
     if seconds is None:
         return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 

@@ -1,0 +1,110 @@
+"""What is left of a render, as a person sees it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from shotclock.events import Notice, PassBegins, PassEnds, Phase, PhaseBegins, PhaseEnds, Progress
+from shotclock.guidance import LegName
+from shotclock.plan.planner import Plan
+from shotclock.render.journal import Tick
+from shotclock.render.show import DECODE_RATE_SHARE, LiveBar, Outlook, PlainLines, clock_text
+
+PLAN = Plan(
+    request_sha256="",
+    device="cpu",
+    dtype="float32",
+    video_tokens=160,
+    audio_tokens=26,
+    text_tokens=1024,
+    latent_frames=4,
+    audio_latents=26,
+    legs=("cond", "uncond"),
+    forwards={"cond": 10, "uncond": 10},
+    passes=20,
+    steps=10,
+    sigmas=(1.0, 0.0),
+    sigmas_sha256="0" * 64,
+    switches=(),
+    step_flops=1000,
+    decode_flops=3000,
+    files={},
+)
+
+
+def ended(index: int, last_s: float) -> Tick:
+    event = PassEnds(index=index, step=(index + 1) // 2, steps=10, legs=(LegName.COND,))
+    return Tick(event=event, t_s=0.0, last_s=last_s)
+
+
+def test_the_outlook_counts_the_decode() -> None:
+    """users.md row 23: when sampling is done, the decode is still left, at its share of the measured rate."""
+    outlook = Outlook(PLAN)
+    assert outlook.left_s(0.0) is None
+    for index in range(1, 21):
+        outlook.see(ended(index, 2.0))
+        decode_s = 3000 / (1000 / (2 * 2.0) * DECODE_RATE_SHARE)
+        assert outlook.left_s(0.0) == pytest.approx((20 - index) * 2.0 + decode_s)
+    assert outlook.left_s(0.0) > 0
+
+
+def test_one_slow_pass_does_not_move_the_outlook() -> None:
+    """users.md row 15: the first pass compiles; the median of the others is what is left to pay."""
+    outlook = Outlook(PLAN)
+    for index, seconds in enumerate([58.0, 6.0, 6.0, 6.0], 1):
+        outlook.see(ended(index, seconds))
+    assert outlook.left_s(0.0) == pytest.approx(16 * 6 + 3000 / (1000 / 12 * DECODE_RATE_SHARE))
+
+
+def test_the_decode_is_told_by_its_own_progress() -> None:
+    """Half the frames in 8 s: 8 s are left."""
+    outlook = Outlook(PLAN)
+    outlook.see(ended(1, 2.0))
+    outlook.see(Tick(event=PhaseBegins(phase=Phase.DECODE_VIDEO), t_s=100.0, last_s=None))
+    outlook.see(Tick(event=Progress(phase=Phase.DECODE_VIDEO, done=5, total=10), t_s=108.0, last_s=None))
+    assert outlook.left_s(108.0) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-:--"), (0, "0:00"), (0.01, "0:01"), (61, "1:01"), (3600, "1:00:00"), (79_200.5, "22:00:01")],
+)
+def test_times_read_like_a_clock(seconds: float | None, text: str) -> None:
+    """Rounded up: 0:00 means that nothing is left."""
+    assert clock_text(seconds) == text
+
+
+TICKS = [
+    Tick(event=PhaseBegins(phase=Phase.DENOISE), t_s=1.0, last_s=None),
+    Tick(event=PassBegins(index=1, step=1, steps=10, legs=(LegName.COND, LegName.UNCOND)), t_s=1.0, last_s=None),
+    ended(1, 2.0),
+    Tick(event=Notice(text="decoding untiled"), t_s=3.0, last_s=None),
+    Tick(event=Progress(phase=Phase.DECODE_VIDEO, done=1, total=2), t_s=3.5, last_s=None),
+    Tick(event=PhaseEnds(phase=Phase.DENOISE), t_s=4.0, last_s=3.0),
+]
+
+
+def test_plain_lines_have_the_fields_of_the_seeds() -> None:
+    """Index, phase, step, legs, t= and last=."""
+    lines: list[str] = []
+    show = PlainLines(PLAN, lines.append)
+    for tick in TICKS:
+        show(tick)
+    assert lines == [
+        "phase denoise begins t=1.000s",
+        "pass 1/20 phase denoise step 1/10 legs cond+uncond t=1.000s eta=-:--",
+        "note: decoding untiled",
+        "phase denoise ends t=4.000s last=3.000s",
+    ]
+
+
+def test_the_live_bar_draws_on_a_terminal() -> None:
+    """Phase names with their seconds stay, the bar goes."""
+    screen = io.StringIO()
+    with LiveBar(PLAN, Console(file=screen, force_terminal=True, width=100)) as bar:
+        for tick in TICKS:
+            bar(tick)
+    assert "denoise" in screen.getvalue() and "3.000 s" in screen.getvalue()
