@@ -214,6 +214,16 @@ def test_warm_up_is_kept_and_left_out_of_the_fit() -> None:
     assert again.samples[0].pass_s == (0.1 + 0.2,) * 3, "nothing is rounded in storage"
 
 
+def test_the_warm_up_is_bounded_by_what_was_measured() -> None:
+    """Twice the largest extra time: seconds of capture weigh little on a long pass. Without a measurement, None."""
+    samples = [sample(size, seconds, warm_up_s=(seconds + 3.0,)) for size, seconds in SIZES.items()]
+    law = fit_law(timings(*samples))
+    assert law.curves["cond"].warm_up_extra_s == pytest.approx(3.0)
+    assert law.warm_up_ratio("cond", clip(768, 448, 25)) == pytest.approx(1 + 6 / 16.61, rel=1e-3)
+    cold = fit_law(timings(*(sample(*item, warm_up_s=()) for item in SIZES.items())))
+    assert cold.warm_up_ratio("cond", clip(768, 448, 25)) is None
+
+
 def test_runs_of_one_geometry_are_pooled() -> None:
     """Two runs of three passes are one point of six, at the median of all, with their spread."""
     samples = [sample(*item) for item in SIZES.items()]

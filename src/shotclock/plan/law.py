@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ AUDIO_WEIGHT = 0.25  # (2048 / 4096)^2: linear layers of an audio token against 
 MIN_GEOMETRIES = 3  # two points fit any power law exactly: no error could be seen
 MIN_STEP = 1.1  # token counts nearer than this count as one geometry: tall, wide and long clips are no curve
 SPREAD_TAIL = 0.05  # a spread leaves out this share of passes at either end: one hiccup in a hundred is no spread
+WARM_UP_MARGIN = 2.0  # on the largest warm-up seen: few processes have been
 WARM_UP_PASSES = {"eager": 1, "graph": 2, "compiled": 1}  # model/graph.py: the first is eager, the second captured
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -125,11 +126,15 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Seconds of one kind of pass: the chosen form, the other one, and the points both were fitted to."""
+    """Seconds of one kind of pass: the chosen form, the other one, and the points both were fitted to.
+
+    ``warm_up_extra_s`` is the most by which a warm-up pass exceeded the warm median of its run; None where none was.
+    """
 
     chosen: Fit
     other: Fit
     points: tuple[Point, ...]
+    warm_up_extra_s: float | None = None
 
     def predict(self, tokens: float) -> Estimate:
         """Seconds of a pass of ``tokens``: the interval is the worst left-out error and the spread of passes.
@@ -173,6 +178,12 @@ class Law:
             )
         return self.curves[kind].predict(self.tokens(geometry))
 
+    def warm_up_ratio(self, kind: str, geometry: Geometry) -> float | None:
+        """Bound of a warm-up pass over a warm one, twice the largest extra time measured; None where none was."""
+        extra_s = self.curves[kind].warm_up_extra_s
+        typical_s = self.predict(kind, geometry).typical_s
+        return None if extra_s is None else 1 + WARM_UP_MARGIN * extra_s / typical_s
+
     def require(self, wanted: LawKey) -> None:
         """Raises :class:`RequestError` that begins with STALE and names the fields in which ``wanted`` differs."""
         if differences := wanted.differences(self.key):
@@ -194,7 +205,11 @@ def fit_law(timings: Timings) -> Law:
     points: dict[str, list[Point]] = {}
     for kind in sorted({sample.kind for sample in timings.samples}):
         points[kind] = points_of([sample for sample in timings.samples if sample.kind == kind], timings.audio_weight)
-    fit = {kind: fit_curve(found) for kind, found in points.items() if _enough(found)}
+    fit = {
+        kind: replace(fit_curve(found), warm_up_extra_s=_warm_up_extra_s(kind, timings.samples))
+        for kind, found in points.items()
+        if _enough(found)
+    }
     unfit = tuple(
         f"{kind}: {_geometries(found)} of {MIN_GEOMETRIES} geometries"
         for kind, found in points.items()
@@ -219,6 +234,15 @@ def points_of(samples: Sequence[Sample], audio_weight: float) -> list[Point]:
         for tokens, passes in sorted(pooled.items())
         if passes
     ]
+
+
+def _warm_up_extra_s(kind: str, samples: Sequence[Sample]) -> float | None:
+    extras = [
+        max(max(sample.warm_up_s) - statistics.median(sample.pass_s), 0.0)
+        for sample in samples
+        if sample.kind == kind and sample.warm_up_s and sample.pass_s
+    ]
+    return max(extras, default=None)
 
 
 def spread(passes: Sequence[float]) -> float:
