@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, UInt8
 from shotclock.verify import grids, motion, still
 from shotclock.verify.expectation import Expectation
 
+SEAM_FRAMES = 32  # frames that seams are averaged over, or all of a shorter clip
 SAMPLED_FRAMES = 8  # frames that dearer numbers are taken from (verify.md grad_kurt)
 DEAD_TIME_SHARE = 0.9  # a block is dead when it is in more than this share of frames (verify.md nan_blocks)
 DEAD_EDGE_STEP = 12.0  # levels (verify.md nan_blocks)
@@ -55,7 +56,8 @@ def pixel_numbers(frames: Frames, expectation: Expectation) -> Numbers:
         **motion.beat_numbers(adjacent, means[:, 3]),
         **_still_summary(swept.stills),
         **_sampled_numbers(frames),
-        **_grid_numbers(swept, expectation),
+        **_grid_numbers(swept),
+        **_seam_numbers(frames, expectation),
     }
 
 
@@ -124,24 +126,29 @@ def _sampled_numbers(frames: Frames) -> Numbers:
     }
 
 
-def _grid_numbers(swept: Sweep, expectation: Expectation) -> Numbers:
-    """Pixel grids, the token grid, seams at known tile edges, NaN blocks."""
+def _grid_numbers(swept: Sweep) -> Numbers:
+    """Pixel grids, the token grid, NaN blocks."""
     numbers: Numbers = {}
     for period in GRID_PERIODS:
         grid = grids.pixel_grid(swept.mean_y, period)
         numbers[f"grid{period}"], numbers[f"grid{period}_amplitude"] = grid or (None, None)
-    seams = [
-        grids.tile_seams(swept.column_steps, expectation.tile_columns),
-        grids.tile_seams(swept.row_steps, expectation.tile_rows),
-    ]
     numbers |= _token_numbers([grids.token_grid(steps) for steps in (swept.column_steps, swept.row_steps)])
+    numbers["nan_blocks"] = float(grids.inner_dead_blocks(swept.dead, swept.mean_y, edge_step=DEAD_EDGE_STEP))
+    return numbers
+
+
+def _seam_numbers(frames: Frames, expectation: Expectation) -> Numbers:
+    """The hardest seam at the plan's tile edges; costs nothing when there are none."""
+    if not (expectation.tile_columns or expectation.tile_rows):
+        return {"tile_step": None, "tile_step_relative": None}
+    lumas = [still.luma(frame) for frame in frames[:: max(len(frames) // SEAM_FRAMES, 1)]]
+    seams = [
+        grids.tile_seams(np.mean([grids.signed_steps(y) for y in lumas], axis=0), expectation.tile_columns),
+        grids.tile_seams(np.mean([grids.signed_steps(y.T) for y in lumas], axis=0), expectation.tile_rows),
+    ]
     known = [seam for seam in seams if seam is not None]
     worst = max(known, key=lambda seam: seam[1]) if known else (None, None)
-    return numbers | {
-        "tile_step": worst[0],
-        "tile_step_relative": worst[1],
-        "nan_blocks": float(grids.inner_dead_blocks(swept.dead, swept.mean_y, edge_step=DEAD_EDGE_STEP)),
-    }
+    return {"tile_step": worst[0], "tile_step_relative": worst[1]}
 
 
 def _token_numbers(both: Sequence[grids.TokenGrid | None]) -> Numbers:
