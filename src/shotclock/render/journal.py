@@ -57,6 +57,11 @@ class Journal:
         """Seconds since the run began."""
         return self._clock() - self._start_s
 
+    @property
+    def current(self) -> Phase | None:
+        """The phase that began last."""
+        return self._phase
+
     def say(self, event: Event, *, at_s: float | None = None) -> Tick:
         """Log the event and tell the listeners; ``at_s`` for what happened before the journal was opened."""
         if isinstance(event, PassEnds | PhaseEnds):

@@ -109,9 +109,33 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
         ):
             journal.say(PhaseBegins(phase=phase), at_s=start_s)
             journal.say(PhaseEnds(phase=phase), at_s=end_s)
-        outcome = produce(job, journal)
-        journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json())
+        try:
+            outcome = produce(job, journal)
+            journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json())
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(job, journal.current) from error
+        except OSError as error:
+            raise unwritable(job, journal.current, error) from error
         return outcome
+
+
+def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
+    """The device's memory did not do: where, for what, and what needs less (users.md row 31)."""
+    return RenderFailed(
+        f"out of memory in phase {phase} at {job.request.geometry}, {job.request.legs_per_pass} legs a pass, "
+        f"{job.dtype}; at most {peak_bytes(job.device):,} bytes were held",
+        allowed=f"what {job.plan.device} has free: {free_bytes(job.device):,} bytes now",
+        way_out="--legs-per-pass 1, a smaller --size or fewer --frames; latents that were written are kept",
+    )
+
+
+def unwritable(job: Job, phase: Phase | None, error: OSError) -> RenderFailed:
+    """A file of the run could not be read or written."""
+    return RenderFailed(
+        f"{error.filename or job.run.path}: {error.strerror or error} in phase {phase}",
+        allowed="a run folder with free space and files that stay in place",
+        way_out="free space or name another --run folder; latents that were written are kept",
+    )
 
 
 def produce(job: Job, journal: Journal) -> Outcome:

@@ -1,0 +1,146 @@
+"""The decode stage of a render when memory, disk or numbers fail: latents stay, errors name phase and way out."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fakes import FakeClock
+from shotclock.errors import RenderFailed
+from shotclock.events import State
+from shotclock.guidance import LegName
+from shotclock.plan.planner import make_plan
+from shotclock.render import pipeline
+from shotclock.render.decode import VideoDecoder
+from shotclock.render.journal import Journal
+from shotclock.render.tiling import Stage, Tiling
+from shotclock.request import Scales, make_request
+from shotclock.rundir import RunDir
+from shotclock.weights.checkpoint import read_headers
+from shotclock.weights.tiny import write_tiny_checkpoints
+
+SCALES = Scales(cfg=3.0, stg=1.0, modality=3.0, rescale=0.7, stg_blocks=(2,), skip_step=0)
+
+
+class ShortOfMemory:
+    """A video decoder that runs out of memory ``failures`` times before it decodes to grey."""
+
+    dtype = torch.float32
+    stages = (Stage(channels=8, layers=1, time_scale=8, side_scale=8),)
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.tried: list[Tiling | None] = []
+
+    def frames(self, latent: torch.Tensor, tiling: Tiling | None) -> Iterator[torch.Tensor]:
+        self.tried.append(tiling)
+        _, _, f, h, w = latent.shape
+        if len(self.tried) <= self.failures:
+            yield torch.zeros(1, 32 * h, 32 * w, 3, dtype=torch.uint8)
+            raise torch.OutOfMemoryError("fake")
+        yield torch.full((8 * (f - 1) + 1, 32 * h, 32 * w, 3), 128, dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny_checkpoints(folder, 0)
+    return folder
+
+
+def job(models: Path, run: Path, *, side: int = 64) -> tuple[pipeline.Job, State]:
+    """A render that has come as far as its latents."""
+    from shotclock.weights.checkpoint import find_checkpoints
+
+    request = make_request(
+        prompt="x", negative_prompt="", width=side, height=side, frames=9, fps="24", seed=1, steps=2,
+        video=SCALES, audio=SCALES, legs_per_pass=4,
+    )  # fmt: skip
+    headers = read_headers(find_checkpoints(models))
+    plan = make_plan(request, headers, device="cpu", dtype="float32")
+    made = pipeline.Job(
+        request=request,
+        plan=plan,
+        headers=headers,
+        run=RunDir.create(run),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    geometry = request.geometry
+    generator = torch.Generator().manual_seed(0)
+    video = torch.randn(1, geometry.video_tokens, 128, generator=generator)
+    return made, State(step=2, video=video, audio=torch.randn(1, geometry.audio_tokens, 128, generator=generator))
+
+
+def journal() -> Journal:
+    return Journal(io.BytesIO(), clock=FakeClock(), synchronise=lambda: None, start_s=0.0)
+
+
+def test_out_of_memory_in_decode_tries_smaller_tiles(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """users.md row 32: twice out of memory, then it succeeds; smaller tiles each time, no litter, latents untouched."""
+    made, state = job(models, tmp_path / "run", side=1024)
+    decoder = ShortOfMemory(2)
+    monkeypatch.setattr(pipeline, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
+    pipeline.save_latents(made, state)
+    before = made.run.latents.read_bytes()
+    pipeline.decode(made, journal(), state)
+    assert len(decoder.tried) == 3 and decoder.tried[0] != decoder.tried[1] != decoder.tried[2]
+    assert made.run.clip.exists() and made.run.latents.read_bytes() == before
+    assert not [path for path in made.run.path.iterdir() if ".part" in path.name]
+
+
+def test_non_finite_latents_stop_the_render() -> None:
+    """Step and stream are named before anything is decoded."""
+    good = torch.zeros(1, 4, 8)
+    bad = good.clone()
+    bad[0, 1, 2] = float("nan")
+    pipeline.require_finite(State(step=3, video=good, audio=good))
+    with pytest.raises(RenderFailed, match="audio latents are not finite after step 3"):
+        pipeline.require_finite(State(step=3, video=good, audio=bad))
+
+
+def test_a_wrong_number_of_forwards_is_no_success(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned and executed forwards are compared at the end of every render."""
+    made, state = job(models, tmp_path / "run")
+    short = {str(leg): 1 for leg in LegName}
+    monkeypatch.setattr(pipeline, "encode", lambda *_: (torch.zeros(1), torch.zeros(1)))
+    monkeypatch.setattr(pipeline, "sample", lambda *_: (state, short, (1.0,)))
+    with pytest.raises(RenderFailed, match="forwards ran"):
+        pipeline.produce(made, journal())
+
+
+@pytest.mark.parametrize(
+    ("failure", "named"),
+    [
+        (torch.OutOfMemoryError("fake"), "out of memory in phase load-text"),
+        (OSError(28, "No space left on device"), "No space left"),
+    ],
+)
+def test_failures_of_the_machine_name_phase_and_way_out(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, named: str
+) -> None:
+    """Neither a bare CUDA error nor a traceback (users.md row 31)."""
+    made, _ = job(models, tmp_path / "run")
+
+    def fail(*_a: object, **_k: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(pipeline, "TextEncoder", SimpleNamespace(load=fail))
+    times = pipeline.Times(clock=FakeClock(), began_s=0.0, imported_s=0.0)
+    with pytest.raises(RenderFailed, match=named) as refusal:
+        pipeline.render(made, times=times, first_line={}, listeners=[])
+    assert "load-text" in refusal.value.found and refusal.value.way_out
+
+
+def test_the_real_decoder_has_what_the_stage_asks_of_it() -> None:
+    """The fake above stands for this class."""
+    assert {"frames", "load"} <= set(dir(VideoDecoder))
