@@ -21,6 +21,7 @@ from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
 from shotclock.guidance import Pass
 from shotclock.plan.estimate import Estimate
+from shotclock.plan.rate import PhaseSample
 from shotclock.request import Document
 
 AUDIO_WEIGHT = 0.25  # (2048 / 4096)^2: linear layers of an audio token against a video token (ltx25.md section 1.1)
@@ -79,6 +80,18 @@ class Timings(Document):
     key: LawKey
     audio_weight: Annotated[float, Field(ge=0, le=1)]
     samples: tuple[Sample, ...]
+    phases: tuple[PhaseSample, ...] = ()
+
+    def merged(self, newer: Timings) -> Timings:
+        """With the runs of ``newer``, which replace their own earlier samples; raises where the keys differ."""
+        require_same_key(self.key, newer.key)
+        runs = {sample.run for sample in newer.samples} | {sample.run for sample in newer.phases}
+        return self.model_copy(
+            update={
+                "samples": (*(one for one in self.samples if one.run not in runs), *newer.samples),
+                "phases": (*(one for one in self.phases if one.run not in runs), *newer.phases),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +199,17 @@ class Law:
 
     def require(self, wanted: LawKey) -> None:
         """Raises :class:`RequestError` that begins with STALE and names the fields in which ``wanted`` differs."""
-        if differences := wanted.differences(self.key):
-            raise RequestError(
-                f"STALE: the law was measured with {'; '.join(differences)}",
-                allowed="a law of the same key",
-                way_out="measure again: `shotclock calibrate`",
-            )
+        require_same_key(self.key, wanted)
+
+
+def require_same_key(measured: LawKey, wanted: LawKey) -> None:
+    """Raises :class:`RequestError` that begins with STALE where the keys differ."""
+    if differences := wanted.differences(measured):
+        raise RequestError(
+            f"STALE: the law was measured with {'; '.join(differences)}",
+            allowed="a law of the same key",
+            way_out="measure again: `shotclock calibrate`",
+        )
 
 
 def kind_of(launch: Pass) -> str:

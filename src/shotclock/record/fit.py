@@ -1,0 +1,167 @@
+"""Reads the passes and phases of finished or broken runs from their event logs, to be fitted into a cost law.
+
+Reads run folders and writes nothing. Knows no model and no device: the key of a run is what its first line says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from shotclock.errors import RequestError, RunDirError
+from shotclock.events import Phase
+from shotclock.guidance import LegName, Pass
+from shotclock.plan.law import AUDIO_WEIGHT, LawKey, Sample, Timings, kind_of
+from shotclock.plan.rate import PhaseSample, units_of
+from shotclock.request import Request, read_request
+from shotclock.rundir import RunDir
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One process that worked on a run: from one RunBegins line to the next."""
+
+    key: LawKey
+    name: str
+    file_bytes: Mapping[str, int]
+    warm_up_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    pass_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    phase_s: list[tuple[Phase, float]] = field(default_factory=list)
+    passes: int = 0
+
+
+def fit_runs(runs: Sequence[RunDir]) -> Timings:
+    """All passes and phases of the runs; raises :class:`RequestError` where their keys differ.
+
+    :class:`RunDirError` names a folder or a line that cannot be read. A line that a kill cut off is left out.
+    """
+    read = [(run, attempt, request) for run in runs for attempt, request in read_attempts(run)]
+    if not read:
+        raise RequestError("no runs", allowed="at least one run folder", way_out="name the folders of --run")
+    key = read[0][1].key
+    for run, attempt, _ in read:
+        if differences := key.differences(attempt.key):
+            raise RequestError(
+                f"{run.path} was measured with {'; '.join(differences)}",
+                allowed="runs of one key",
+                way_out="fit the runs of each key on their own",
+            )
+    return Timings(
+        key=key,
+        audio_weight=AUDIO_WEIGHT,
+        samples=tuple(sample for _, attempt, request in read for sample in samples_of(attempt, request)),
+        phases=tuple(sample for _, attempt, request in read for sample in phases_of(attempt, request)),
+    )
+
+
+def read_attempts(run: RunDir) -> list[tuple[Attempt, Request]]:
+    """Every process that worked on the run, oldest first."""
+    try:
+        request = read_request(run.request.read_text())
+    except OSError as bad:
+        raise RunDirError(
+            f"{run.request} cannot be read: {bad.strerror}",
+            allowed="the folder of a run",
+            way_out="name a folder that `shotclock render --run` made",
+        ) from None
+    attempts: list[Attempt] = []
+    for number, line in read_lines(run):
+        if line["event"] == "RunBegins":
+            attempts.append(_attempt(run, number, line))
+        elif attempts:
+            _take(run, number, line, attempts[-1], request)
+    return [(attempt, request) for attempt in attempts]
+
+
+def read_lines(run: RunDir) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Complete lines of the event log with their numbers from 1; raises :class:`RunDirError` for one that is none."""
+    try:
+        text = run.events.read_text()
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError:
+            found = None
+        if not (isinstance(found, dict) and isinstance(found.get("event"), str)):
+            raise _bad_line(run, number, line[:60])
+        yield number, found
+
+
+def _attempt(run: RunDir, number: int, line: Mapping[str, Any]) -> Attempt:
+    if "law_key" not in line:
+        raise _bad_line(run, number, "RunBegins without law_key")
+    try:
+        key = LawKey.model_validate_json(json.dumps(line["law_key"]))
+    except ValidationError as bad:
+        raise _bad_line(run, number, f"law_key: {bad.errors()[0]['msg']}") from None
+    files = line.get("files", {})
+    return Attempt(
+        key=key,
+        name=f"{line.get('request_sha256', '')[:12]} {line.get('utc', '')} {run.path.name}",
+        file_bytes={name: file["bytes"] for name, file in files.items()},
+    )
+
+
+def _take(run: RunDir, number: int, line: Mapping[str, Any], attempt: Attempt, request: Request) -> None:
+    """Add a pass or a phase that has ended; everything else says nothing about cost."""
+    if line["event"] not in ("PassEnds", "PhaseEnds"):
+        return
+    seconds = line.get("last_s")
+    if not (isinstance(seconds, float | int) and math.isfinite(seconds) and seconds >= 0):
+        raise _bad_line(run, number, f"{line['event']} with last_s {seconds}")
+    if line["event"] == "PhaseEnds":
+        attempt.phase_s.append((Phase(line["phase"]), float(seconds)))
+        return
+    step = line["step"] - 1
+    legs = tuple(LegName(leg) for leg in line["legs"])
+    kind = kind_of(Pass(legs=legs, video=request.guidance.video.runs(step), audio=request.guidance.audio.runs(step)))
+    warm = attempt.passes >= attempt.key.warm_up_passes
+    (attempt.pass_s if warm else attempt.warm_up_s)[kind].append(float(seconds))
+    attempt.passes += 1
+
+
+def samples_of(attempt: Attempt, request: Request) -> list[Sample]:
+    """One sample a kind of pass."""
+    geometry = request.geometry
+    return [
+        Sample(
+            geometry=str(geometry),
+            video_tokens=geometry.video_tokens,
+            audio_tokens=geometry.audio_tokens,
+            kind=kind,
+            warm_up_s=tuple(attempt.warm_up_s[kind]),
+            pass_s=tuple(attempt.pass_s[kind]),
+            run=attempt.name,
+        )
+        for kind in sorted(attempt.pass_s.keys() | attempt.warm_up_s.keys())
+    ]
+
+
+def phases_of(attempt: Attempt, request: Request) -> list[PhaseSample]:
+    """One sample a phase that ended, but the denoising: its passes are there one by one."""
+    return [
+        PhaseSample(
+            phase=str(phase),
+            units=units_of(phase, request.geometry, attempt.file_bytes),
+            seconds=seconds,
+            run=attempt.name,
+        )
+        for phase, seconds in attempt.phase_s
+        if phase is not Phase.DENOISE
+    ]
+
+
+def _bad_line(run: RunDir, number: int, found: str) -> RunDirError:
+    return RunDirError(
+        f"{run.events} line {number}: {found}",
+        allowed="the event log of a render of this version",
+        way_out="leave this run out",
+    )
