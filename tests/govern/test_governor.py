@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -142,7 +142,7 @@ DECLARED = st.builds(
     first_s=st.floats(0, 600),
     share=st.floats(0.1, 2.5),
     extra_s=st.floats(0, 20),
-    closing_s=st.sampled_from([0.0, 0.5]),
+    closing_s=st.one_of(st.just(0.0), st.floats(0, 300)),
     reserve_s=st.floats(0, 30),
     mode=st.integers(0, 2),
 )
@@ -380,6 +380,21 @@ def test_a_tail_that_does_not_fit_is_refused_before_it_begins() -> None:
     assert run.stop is not None
     assert (run.stop.reason, run.stop.exit_code, len(run.pass_ends_s)) == (Reason.TAIL, 75, 3)
     assert run.stop.sum_s == 10 + 12 + 1
+
+
+def test_a_stop_leaves_time_to_close_and_a_render_that_ends_needs_none() -> None:
+    """A draft of 40 s is kept free while the end is out of reach, and no more once all of the rest fits."""
+    steps = steps_of(10, LEGS, 4)
+    law = {kind_of(steps[0][0]): within(10.0)}
+
+    def run(end_s: float) -> Run:
+        told = outlook(steps, end_s=end_s, law=law, closing=exactly(40.0, "rate"), tail=exactly(1.0, "rate"))
+        return drive(replace(told, on_overrun=OnOverrun.DRAFT, warm_up_passes=0), [10.0] * 10, first_s=0.0)
+
+    short = run(100.0)
+    assert short.stop is not None
+    assert (short.stop.reason, short.pass_ends_s[-1]) == (Reason.NEXT_FORWARD, 50.0)
+    assert run(10 * 12.0 + 1).stop is None
 
 
 def test_where_nothing_could_be_resumed_the_exit_code_is_92() -> None:

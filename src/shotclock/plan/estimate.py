@@ -39,7 +39,11 @@ class Estimate(Document):
         )
 
     def __str__(self) -> str:
-        return f"{self.typical_s:,.1f} s ({self.low_s:,.1f} to {self.high_s:,.1f}), {self.source}"
+        return f"{_said(self.typical_s)} s ({_said(self.low_s)} to {_said(self.high_s)}), {self.source}"
+
+
+def _said(seconds: float) -> str:
+    return f"{seconds:,.1f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
 def exactly(seconds: float, source: str) -> Estimate:
