@@ -29,7 +29,7 @@ MIN_GEOMETRIES = 3  # two points fit any power law exactly: no error could be se
 MIN_STEP = 1.1  # token counts nearer than this count as one geometry: tall, wide and long clips are no curve
 SPREAD_TAIL = 0.05  # a spread leaves out this share of passes at either end: one hiccup in a hundred is no spread
 WARM_UP_MARGIN = 2.0  # on the largest warm-up seen: few processes have been
-WARM_UP_PASSES = {"eager": 1, "graph": 2, "compiled": 1}  # model/graph.py: the first is eager, the second captured
+WARM_UP_PASSES = {"eager": 1, "graph": 2, "compiled": 1}  # captured graphs: the first is eager, the second captured
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Form = Literal["power", "quadratic"]
