@@ -60,7 +60,7 @@ def assert_close(a: list[tuple[torch.Tensor, torch.Tensor]], b: list[tuple[torch
             assert (x - y).abs().max() <= 1e-12 * y.abs().max()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(stg=st.frozensets(st.integers(0, BLOCKS - 1), min_size=1), size=st.integers(1, 4), subset=st.integers(1, 15))
 def test_official_legs_agree_with_separate_forwards(stg: frozenset[int], size: int, subset: int) -> None:
     """Any STG block set, any subset of the four legs, any legs per pass."""
@@ -69,7 +69,7 @@ def test_official_legs_agree_with_separate_forwards(stg: frozenset[int], size: i
         assert_close(grouped(chosen, size), alone(chosen))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(chosen=leg_lists, size=st.integers(1, 4))
 def test_any_legs_agree_with_separate_forwards(chosen: list[Leg], size: int) -> None:
     """All four kinds of perturbation in any blocks."""
@@ -77,7 +77,7 @@ def test_any_legs_agree_with_separate_forwards(chosen: list[Leg], size: int) -> 
         assert_close(grouped(chosen, size), alone(chosen))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(chosen=st.lists(perturbations, min_size=2, max_size=3))
 def test_a_batch_of_samples_agrees_with_single_samples(chosen: list[Perturbation]) -> None:
     """Rows as samples of their own (training, goldens): each reads its sample and its text."""
