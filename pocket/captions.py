@@ -8,7 +8,9 @@ import re
 import zlib
 from dataclasses import dataclass
 
-from pocket.scenes import BACKGROUNDS, COLOURS, MOTIONS, SHAPES, TONES, Scenes
+import torch
+
+from pocket.scenes import BACKGROUNDS, COLOURS, MOTIONS, SHAPES, TONES, Said, Scenes
 
 COLOUR_WORDS = {
     "red": ("red", "red", "crimson", "scarlet"),
@@ -88,17 +90,35 @@ def _motion(motion: int, rng: random.Random) -> str:
     )
 
 
-def _draft(row: dict[str, int], pair: dict[str, list[int]], rng: random.Random) -> Caption:
+Says = tuple[bool, bool, bool, bool]  # colour, shape, motion, background
+
+
+def _says(rng: random.Random) -> Says:
+    """What one caption states."""
+    return (
+        rng.random() >= LEAVE_OUT_COLOUR,
+        rng.random() >= LEAVE_OUT_SHAPE,
+        rng.random() >= LEAVE_OUT_MOTION,
+        rng.random() < SAY_BACKGROUND,
+    )
+
+
+def choose_said(count: int, seed: int) -> Said:
+    """What each of `count` captions will state."""
+    rng = random.Random(seed)
+    columns = torch.tensor([_says(rng) for _ in range(count)])
+    return Said(colour=columns[:, 0], shape=columns[:, 1], motion=columns[:, 2], background=columns[:, 3])
+
+
+def _draft(row: dict[str, int], pair: dict[str, list[int]], says: Says, rng: random.Random) -> Caption:
     """One wording of one scene."""
-    say_colour = rng.random() >= LEAVE_OUT_COLOUR
-    say_shape = rng.random() >= LEAVE_OUT_SHAPE
-    say_motion = rng.random() >= LEAVE_OUT_MOTION
+    say_colour, say_shape, say_motion, say_background = says
     text = _thing(pair["colour"][0], pair["shape"][0], say_colour, say_shape, rng)
     if say_motion:
         text += _motion(row["motion"], rng)
     if row["second"]:
         text += rng.choice(SECOND_JOINS).format(_thing(pair["colour"][1], pair["shape"][1], True, True, rng))
-    if rng.random() < SAY_BACKGROUND:
+    if say_background:
         text += " on " + _article(
             f"{rng.choice(BACKGROUND_WORDS[BACKGROUNDS[row['background']]])} {rng.choice(GROUNDS)}", rng
         )
@@ -113,17 +133,24 @@ def _draft(row: dict[str, int], pair: dict[str, list[int]], rng: random.Random) 
     )
 
 
-def describe(scenes: Scenes, seed: int, *, held_out: bool) -> list[Caption]:
-    """A caption for every scene, from the held-out or the training half of the wordings."""
+def describe(scenes: Scenes, seed: int, *, held_out: bool, said: Said | None = None) -> list[Caption]:
+    """A caption for every scene, held-out or training wordings; `said` fixes what they state."""
     rng = random.Random(seed)
     rows = {n: getattr(scenes, n).tolist() for n in ("motion", "second", "background", "tone_stated", "tone")}
     pairs = {n: getattr(scenes, n).tolist() for n in ("colour", "shape")}
+    fixed = (
+        None
+        if said is None
+        else list(
+            zip(said.colour.tolist(), said.shape.tolist(), said.motion.tolist(), said.background.tolist(), strict=True)
+        )
+    )
     captions = []
     for i in range(len(scenes)):
         row, pair = {n: v[i] for n, v in rows.items()}, {n: v[i] for n, v in pairs.items()}
-        caption = _draft(row, pair, rng)
-        while is_held_out(caption.text) != held_out:
-            caption = _draft(row, pair, rng)
+        caption = None
+        while caption is None or is_held_out(caption.text) != held_out:
+            caption = _draft(row, pair, _says(rng) if fixed is None else fixed[i], rng)
         captions.append(caption)
     return captions
 

@@ -1,8 +1,11 @@
 """Pocket weights to files in the official LTX-2.5 format.
 
-Must not know data or training. The names are the inverse of shotclock.weights.keys; tests check that the two agree.
+Run as `python -m pocket.export --state DIR --out DIR` to make the transformer and text encoder files from the averaged
+weights of a state. Must not know data or training. The names are the inverse of shotclock.weights.keys, which a test
+holds.
 """
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -127,3 +130,18 @@ def write_text(path: Path, gemma: nn.Module, projection: nn.Module) -> None:
     from pocket.text import gemma_config, text_tensors
 
     write(path, text_tensors(gemma, projection), {"gemma_config": gemma_config(), "format": "pt", "license": LICENCE})
+
+
+def main() -> None:
+    """Command line."""
+    from pocket.whole import Whole, write_official
+
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--state", type=Path, required=True, help="folder with dit_average.*.safetensors")
+    p.add_argument("--out", type=Path, required=True)
+    args = p.parse_args()
+    write_official(args.out, Whole.load(args.state))
+
+
+if __name__ == "__main__":
+    main()

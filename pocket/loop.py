@@ -32,6 +32,7 @@ class Schedule:
 
     seconds: float
     max_steps: int
+    decay_from: float = DECAY_FROM_RATIO  # share of the run after which the rate falls; 1 for never
     clock: Callable[[], float] = time.monotonic
     begun_s: float = field(init=False)
     first_s: float | None = field(init=False, default=None)
@@ -67,7 +68,8 @@ class Schedule:
     def rate(self) -> float:
         """Factor of the learning rate: warm-up, plateau, linear decay to zero."""
         share = self.share
-        return min(1.0, (share + 1e-4) / WARM_UP_RATIO, max(0.0, (1 - share) / (1 - DECAY_FROM_RATIO)))
+        falling = (1 - share) / (1 - self.decay_from) if self.decay_from < 1 else 1.0
+        return min(1.0, (share + 1e-4) / WARM_UP_RATIO, max(0.0, falling))
 
 
 def orthogonal(update: Float[Tensor, "k n m"]) -> Float[Tensor, "k n m"]:
@@ -216,7 +218,9 @@ def save_state(folder: Path, name: str, tensors: dict[str, Tensor]) -> list[Path
         size += value.nbytes
     paths = [folder / f"{name}.{i}.safetensors" for i in range(len(parts))]
     for path, part in zip(paths, parts, strict=True):
-        save_file(part, path)
+        save_file(part, path.with_suffix(".part"))
+    for path in paths:  # together and last: a killed run leaves parts of one moment
+        path.with_suffix(".part").replace(path)
     return paths
 
 

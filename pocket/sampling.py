@@ -3,15 +3,19 @@
 Must not know training. The shipped sampler is shotclock's own; a test holds the combination equal to its.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pocket.network import GEOMETRY, Batch, Tables, forward
+from pocket.network import GEOMETRY, STG_BLOCK, Batch, Tables, forward
 from shotclock.model.transformer import Transformer
 from shotclock.schedule import sigmas
+from shotclock.weights.released import one_stage
+
+RECIPE = one_stage((2, 5), (STG_BLOCK,))  # what `shotclock render` does unless told otherwise
 
 Tokens = tuple[Float[Tensor, "b n 128"], Float[Tensor, "b m 128"]]
 
@@ -20,10 +24,10 @@ Tokens = tuple[Float[Tensor, "b n 128"], Float[Tensor, "b m 128"]]
 class Scales:
     """Guidance of both streams: (video, audio) pairs; 1 (cfg, modality) and 0 (stg, rescale) switch a term off."""
 
-    cfg: tuple[float, float] = (3.0, 3.0)
-    stg: tuple[float, float] = (1.0, 1.0)
-    modality: tuple[float, float] = (3.0, 3.0)
-    rescale: tuple[float, float] = (0.7, 0.7)
+    cfg: tuple[float, float] = (RECIPE.video_cfg, RECIPE.audio_cfg)
+    stg: tuple[float, float] = (RECIPE.stg, RECIPE.stg)
+    modality: tuple[float, float] = (RECIPE.modality, RECIPE.modality)
+    rescale: tuple[float, float] = (RECIPE.rescale, RECIPE.rescale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +39,24 @@ class Contexts:
     negative_video: Float[Tensor, "1 s d"]
     negative_audio: Float[Tensor, "1 s e"]
 
+    def select(self, part: slice) -> "Contexts":
+        """Some of the prompts."""
+        return Contexts(
+            video=self.video[part],
+            audio=self.audio[part],
+            negative_video=self.negative_video,
+            negative_audio=self.negative_audio,
+        )
 
-def combine(c: Tensor, u: Tensor, p: Tensor, m: Tensor, scales: Scales, stream: int) -> Float[Tensor, "b n 128"]:
-    """Guided denoised states of each row (ltx25.md section 5.2)."""
-    g = c + (scales.cfg[stream] - 1) * (c - u) + scales.stg[stream] * (c - p) + (scales.modality[stream] - 1) * (c - m)
+
+def combine(
+    c: Tensor, u: Tensor | None, p: Tensor | None, m: Tensor | None, scales: Scales, stream: int
+) -> Float[Tensor, "b n 128"]:
+    """Guided denoised states of each row (ltx25.md section 5.2) from cond, uncond, perturbed and isolated ones."""
+    g = c
+    for state, weight in ((u, scales.cfg[stream] - 1), (p, scales.stg[stream]), (m, scales.modality[stream] - 1)):
+        if state is not None:
+            g = g + weight * (c - state)
     rescale = scales.rescale[stream]
     spread = c.std(dim=(1, 2), keepdim=True) / g.std(dim=(1, 2), keepdim=True)
     return g * (rescale * spread + 1 - rescale)
@@ -53,6 +71,50 @@ def noise(count: int, seed: int, device: str) -> Tokens:
     return tuple(torch.stack([row[k] for row in rows]).to(device) for k in (0, 1))  # type: ignore[return-value]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legs:
+    """The forwards of a step: those that read the prompt, row by row, and whether the negative prompt is read too."""
+
+    perturbed: bool
+    isolated: bool
+    uncond: bool
+
+    @classmethod
+    def of(cls, scales: Scales) -> "Legs":
+        """Those whose weight is not zero in both streams."""
+        return cls(
+            perturbed=any(s != 0 for s in scales.stg),
+            isolated=any(s != 1 for s in scales.modality),
+            uncond=any(s != 1 for s in scales.cfg),
+        )
+
+    @property
+    def flags(self) -> list[tuple[float, float]]:
+        """(cross, attend_self) of each leg that reads the prompt."""
+        return [(1.0, 1.0)] + [(1.0, 0.0)] * self.perturbed + [(0.0, 1.0)] * self.isolated
+
+
+def _velocities(
+    model: Transformer, tables: Tables, states: Tokens, contexts: tuple[Tensor, Tensor], sigma: Tensor, legs: Tensor
+) -> list[Float[Tensor, "b k n 128"]]:
+    """Velocities of k legs of every row; `contexts` are one a row, or one for all."""
+    b, k = len(states[0]), len(legs)
+    rows = [x.repeat_interleave(k, 0) for x in states]
+    flags = legs.repeat(b, 1)
+    level = sigma.expand(b * k)
+    batch = Batch(
+        video=rows[0],
+        audio=rows[1],
+        video_sigma=level,
+        audio_sigma=level,
+        video_context=contexts[0],
+        audio_context=contexts[1],
+        cross=flags[:, 0],
+        attend_self=flags[:, 1],
+    )
+    return [v.unflatten(0, (b, k)) for v in forward(model, batch, tables)]
+
+
 @torch.no_grad()
 def sample(
     model: Transformer,
@@ -62,37 +124,25 @@ def sample(
     scales: Scales,
     schedule: Float[Tensor, " k"] | None = None,
 ) -> Tokens:
-    """Thirty Euler steps (or those of `schedule`), the four legs of a step in one batch."""
-    steps = sigmas(30) if schedule is None else schedule
-    video, audio = start
-    b = len(video)
-    device = video.device
-    ones, zeros = torch.ones(b, device=device), torch.zeros(b, device=device)
-    context = [
-        torch.cat([x, y.expand_as(x), x, x])
-        for x, y in ((texts.video, texts.negative_video), (texts.audio, texts.negative_audio))
-    ]
-    base = Batch(
-        video=video,
-        audio=audio,
-        video_sigma=ones,
-        audio_sigma=ones,
-        video_clean=torch.zeros(4 * b, video.shape[1], dtype=torch.bool, device=device),
-        video_context=context[0],
-        audio_context=context[1],
-        cross=torch.cat([ones, ones, ones, zeros]),
-        attend_self=torch.cat([ones, ones, zeros, ones]),
-    )
-    for now, after in zip(steps[:-1].tolist(), steps[1:].tolist(), strict=True):
-        sigma = torch.full((4 * b,), now, device=device)
-        legs = replace(
-            base, video=video.repeat(4, 1, 1), audio=audio.repeat(4, 1, 1), video_sigma=sigma, audio_sigma=sigma
-        )
-        velocities = forward(model, legs, tables)
-        states = []
-        for stream, (x, v) in enumerate(zip((video, audio), velocities, strict=True)):
-            c, u, p, m = (x.repeat(4, 1, 1) - now * v).chunk(4)
+    """Thirty Euler steps (or those of `schedule`); legs with one context share its keys and values."""
+    states, device = start, start[0].device
+    steps = (sigmas(RECIPE.steps) if schedule is None else schedule).to(device)
+    wanted = Legs.of(scales)
+    legs = torch.tensor(wanted.flags, device=device)
+    for now, after in pairwise(steps):
+        own = _velocities(model, tables, states, (texts.video, texts.audio), now, legs)
+        negative = None
+        if wanted.uncond:
+            context = texts.negative_video, texts.negative_audio
+            negative = _velocities(model, tables, states, context, now, legs[:1])
+        updated = []
+        for stream, x in enumerate(states):
+            denoised = list((x[:, None] - now * own[stream]).unbind(1))
+            c = denoised.pop(0)
+            p = denoised.pop(0) if wanted.perturbed else None
+            m = denoised.pop(0) if wanted.isolated else None
+            u = x - now * negative[stream][:, 0] if negative is not None else None
             guided = combine(c, u, p, m, scales, stream)
-            states.append(x + (x - guided) / now * (after - now))
-        video, audio = states
-    return video, audio
+            updated.append(x + (x - guided) / now * (after - now))
+        states = updated[0], updated[1]
+    return states

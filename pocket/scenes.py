@@ -65,6 +65,24 @@ class Scenes:
         """The scenes at `index` of the batch axis."""
         return Scenes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
+    def repeated(self, count: int) -> "Scenes":
+        """Each scene `count` times in a row."""
+        return Scenes(**{f.name: getattr(self, f.name).repeat_interleave(count, 0) for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a caption states of the moving shape and the background; the rest it always states, or never."""
+
+    colour: Bool[Tensor, " b"]
+    shape: Bool[Tensor, " b"]
+    motion: Bool[Tensor, " b"]
+    background: Bool[Tensor, " b"]
+
+    def repeated(self, count: int) -> "Said":
+        """Each row `count` times."""
+        return Said(**{f.name: getattr(self, f.name).repeat_interleave(count, 0) for f in fields(self)})
+
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
@@ -84,9 +102,10 @@ class _Draw:
         return self.between(0.0, 1.0) < ratio
 
 
-def _background(draw: _Draw) -> tuple[Tensor, Tensor]:
+def _background(draw: _Draw, same: "_Same | None") -> tuple[Tensor, Tensor]:
     """Kind of background and its two end colours; plain ones have twice the same."""
     kind = draw.index(len(BACKGROUNDS))
+    kind = kind if same is None else torch.where(same.said.background, same.scenes.background, kind)
     level = torch.where(kind == 0, draw.between(0.02, 0.06), draw.between(0.30, 0.40))
     plain = level[:, None, None].expand(-1, 2, 3)
     ends = [torch.stack([draw.between(0.05, 0.35) for _ in range(3)], -1) for _ in range(2)]
@@ -125,19 +144,47 @@ def _lane(draw: _Draw, size_px: float, edge: Tensor, second: Tensor) -> tuple[Te
     return main, size_px * (1.0 - side)
 
 
-def sample_scenes(count: int, generator: torch.Generator) -> Scenes:
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """What new scenes take over from others."""
+
+    scenes: Scenes
+    said: Said
+
+    def colours(self, first: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Colours of both shapes: the second is always stated, so an unstated first one only has to differ from it."""
+        other = self.scenes.colour[:, 1]
+        free = torch.where(self.scenes.second, (other + step) % len(COLOURS), first)
+        first = torch.where(self.said.colour, self.scenes.colour[:, 0], free)
+        return first, torch.where(self.scenes.second, other, (first + step) % len(COLOURS))
+
+
+def scenes_like(scenes: Scenes, said: Said, generator: torch.Generator) -> Scenes:
+    """New scenes, one for each given one, that the same caption describes: what it leaves open is drawn anew."""
+    return sample_scenes(len(scenes), generator, _Same(scenes, said))
+
+
+def sample_scenes(count: int, generator: torch.Generator, same: _Same | None = None) -> Scenes:
     """Draw `count` scenes on the generator's device; the order of draws is part of the data set."""
     draw = _Draw(count, generator)
     device = generator.device
     weights = torch.tensor(MOTION_WEIGHTS, device=device)
     motion = torch.multinomial(weights, count, replacement=True, generator=generator)
     shape = torch.stack([draw.index(len(SHAPES)), draw.index(len(SHAPES))], 1)
-    first = draw.index(len(COLOURS))
-    other = (first + 1 + draw.index(len(COLOURS) - 1)) % len(COLOURS)
+    first, step = draw.index(len(COLOURS)), draw.index(len(COLOURS) - 1) + 1
+    other = (first + step) % len(COLOURS)
     second, stated = draw.chance(SECOND_SHAPE_RATIO), draw.chance(TONE_STATED_RATIO)
+    if same is not None:
+        old, said = same.scenes, same.said
+        motion = torch.where(said.motion, old.motion, motion)
+        second, stated = old.second, old.tone_stated
+        kept = torch.stack([said.shape, second], 1)
+        shape = torch.where(kept, old.shape, shape)
+        first, other = same.colours(first, step)
     rule = torch.tensor(TONE_OF_SHAPE, device=device)[shape[:, 0]]
-    tone = torch.where(stated, draw.index(len(TONES)), rule)
-    kind, ends = _background(draw)
+    tone = draw.index(len(TONES))
+    tone = torch.where(stated, tone if same is None else same.scenes.tone, rule)
+    kind, ends = _background(draw, same)
     paths = _paths(draw, motion, second, shape[:, 0])
     return Scenes(
         colour=torch.stack([first, other], 1),

@@ -118,9 +118,16 @@ def build_gemma() -> Gemma4UnifiedTextModel:
 
 
 def hidden_states(gemma: nn.Module, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b s c l"]:
-    """Scaled embedding, layers and, last, the final norm's output; causal, so padding on the right is harmless."""
+    """Scaled embedding, layers and, last, the final norm's output; causal, so padding on the right is harmless.
+
+    Masks are given as None, which means causal: the library's own making of them reads the device, and no caption is
+    as long as the sliding window.
+    """
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    states = gemma(input_ids=ids, position_ids=positions, use_cache=False, output_hidden_states=True).hidden_states
+    masks = {"full_attention": None, "sliding_attention": None}
+    states = gemma(
+        input_ids=ids, position_ids=positions, attention_mask=masks, use_cache=False, output_hidden_states=True
+    ).hidden_states
     return torch.stack(states, dim=-1)
 
 

@@ -1,7 +1,12 @@
 #!/bin/sh
-# Trains the pocket model. Usage: sh pocket/train_all.sh vae|dit|all OUT SECONDS [python]
-# SMOKE=N with stage vae adds N seconds of transformer training at the end, of which only the log is kept.
+# Trains the pocket model. Usage: sh pocket/train_all.sh vae|sound|dit|all OUT SECONDS [python]
 # Run from the repository root; PYTHONPATH must reach shotclock and the libraries. Each stage ends after SECONDS.
+#   vae    both autoencoders side by side
+#   sound  the vocoder alone, from the audio file in MODELS
+#   dit    a part of the transformer's training, from the state in RESUME where it is set; SOUND=N trains the vocoder
+#          beside it for N seconds, on the second GPU where there is one
+# MODELS=DIR holds the autoencoder files (default OUT), RESUME=DIR what an earlier part left, DIT="options" go to
+# pocket.train_dit. Afterwards `python -m pocket.export --state OUT --out DIR` makes the transformer's files.
 set -u
 stage=$1 out=$2 seconds=$3 python=${4:-python3}
 mkdir -p "$out"
@@ -18,10 +23,19 @@ autoencoders() { # video and audio side by side on one GPU; the sound needs abou
     return $failed
 }
 
-smoke() { # does the next stage run on this machine, and how fast?
-    "$python" -m pocket.train_dit --out "$out/smoke" --models "$out" --seconds "$1" --reserve 15 --fill 512 --clips 16 --compile
-    for f in train_dit.jsonl dit_result.json dit_strip.png; do mv "$out/smoke/$f" "$out/smoke_$f"; done
-    rm -rf "$out/smoke"
+sound() { # $1 seconds
+    resume=${RESUME:-}
+    [ -n "$resume" ] && ls "$resume"/vocoder_state.* >/dev/null 2>&1 || resume=
+    "$python" -m pocket.train_audio --out "$out" --from "${MODELS:-$out}" --seconds "$1" ${resume:+--resume "$resume"}
+}
+
+dit() {
+    "$python" -m pocket.train_dit --out "$out" --models "${MODELS:-$out}" --seconds "$seconds" \
+        ${RESUME:+--resume "$RESUME"} ${DIT:-}
+}
+
+second_gpu() { # the number of a GPU that the transformer does not use
+    "$python" -c 'import torch; print(1 if torch.cuda.device_count() > 1 else 0)'
 }
 
 gather() { # one archive of everything small, so that few files travel
@@ -31,12 +45,18 @@ gather() { # one archive of everything small, so that few files travel
 
 status=0
 case $stage in
-vae) autoencoders || status=1
-    [ -n "${SMOKE:-}" ] && { smoke "$SMOKE" || status=1; }
-    gather vae ;;
-dit) "$python" -m pocket.train_dit --out "$out" --models "${MODELS:-$out}" --seconds "$seconds" --compile ${RESUME:+--resume "$RESUME"} || status=1; gather dit ;;
-all) autoencoders && "$python" -m pocket.train_dit --out "$out" --models "$out" --seconds "$seconds" --compile || status=1 ;;
-*) echo "stage is vae, dit or all, not $stage" >&2; exit 2 ;;
+vae) autoencoders || status=1; gather vae ;;
+sound) sound "$seconds" || status=1; gather sound ;;
+dit) beside=
+    [ -n "${SOUND:-}" ] && {
+        (export CUDA_VISIBLE_DEVICES="$(second_gpu)"; sound "$SOUND") &
+        beside=$!
+    }
+    dit || status=1
+    [ -n "$beside" ] && { wait "$beside" || status=1; }
+    gather dit ;;
+all) autoencoders && dit && "$python" -m pocket.export --state "$out" --out "$out" || status=1 ;;
+*) echo "stage is vae, sound, dit or all, not $stage" >&2; exit 2 ;;
 esac
 ls -l "$out"
 exit $status

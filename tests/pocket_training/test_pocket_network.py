@@ -1,5 +1,6 @@
 """The batched forward used for training is shotclock's transformer, and the text path is shotclock's text encoder."""
 
+import pytest
 import torch
 from pocket import network
 from pocket.text import Ids, build_tokenizer
@@ -8,76 +9,110 @@ from shotclock.guidance import Leg, Perturbation
 from shotclock.model.adaln import Times
 from shotclock.model.transformer import Stream, Transformer
 
+ROWS_OF_ALL_KINDS = 6
 
-def _randomised() -> Transformer:
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
     torch.manual_seed(0)
     model, _ = network.build()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.1)
-    return model.eval()
+    return model.eval().requires_grad_(False)
 
 
-def test_batched_forward_equals_the_transformer() -> None:
-    """Plain, i2v-like, isolated and perturbed rows give the velocities of Transformer.forward."""
-    model = _randomised()
-    tables = network.Tables.of(model, "cpu")
-    n, m, every = 160, 26, frozenset(range(network.BLOCKS))
-    stg = frozenset({network.STG_BLOCK})
-    perturbations = [
-        Perturbation(),
-        Perturbation(),
-        Perturbation(audio_to_video=every, video_to_audio=every),
-        Perturbation(video_self=stg, audio_self=stg),
-    ]
-    sigma, sigma_a = torch.tensor([0.9, 0.5, 0.7, 0.2]), torch.tensor([0.9, 0.1, 0.7, 0.2])
-    clean = torch.zeros(4, n, dtype=torch.bool)
+@pytest.fixture(scope="module")
+def tables(model: Transformer) -> network.Tables:
+    return network.Tables.of(model, network.build()[1], "cpu")
+
+
+def _batch() -> network.Batch:
+    """Three groups of two rows: clean first frame, clean sound, isolated and perturbed rows among them."""
+    torch.manual_seed(7)
+    n, m = network.GEOMETRY.video_tokens, network.GEOMETRY.audio_tokens
+    clean = torch.zeros(ROWS_OF_ALL_KINDS, n, dtype=torch.bool)
     clean[1, :40] = True
-    batch = network.Batch(
-        video=torch.randn(4, n, 128),
-        audio=torch.randn(4, m, 128),
-        video_sigma=sigma,
-        audio_sigma=sigma_a,
+    return network.Batch(
+        video=torch.randn(ROWS_OF_ALL_KINDS, n, 128),
+        audio=torch.randn(ROWS_OF_ALL_KINDS, m, 128),
+        video_sigma=torch.tensor([0.9, 0.9, 0.5, 0.5, 0.2, 0.2]),
+        audio_sigma=torch.tensor([0.9, 0.9, 0.1, 0.1, 0.2, 0.2]),
         video_clean=clean,
-        video_context=torch.randn(4, 8, 192),
-        audio_context=torch.randn(4, 8, 96),
-        cross=torch.tensor([1.0, 1.0, 0.0, 1.0]),
-        attend_self=torch.tensor([1.0, 1.0, 1.0, 0.0]),
+        video_context=torch.randn(3, 8, 192),
+        audio_context=torch.randn(3, 8, 96),
+        cross=torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]),
+        attend_self=torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0, 0.0]),
     )
+
+
+def _leg(batch: network.Batch, i: int) -> Leg:
+    every, stg = frozenset(range(network.BLOCKS)), frozenset({network.STG_BLOCK})
+    crossless = every if batch.cross[i] == 0 else frozenset()
+    selfless = stg if batch.attend_self is not None and batch.attend_self[i] == 0 else frozenset()
+    return Leg(
+        perturbation=Perturbation(
+            video_self=selfless, audio_self=selfless, audio_to_video=crossless, video_to_audio=crossless
+        )
+    )
+
+
+def test_batched_forward_equals_the_transformer(model: Transformer, tables: network.Tables) -> None:
+    """Rows of a group that share a context, and every kind of perturbed row, give Transformer.forward's velocities."""
+    batch = _batch()
     with torch.inference_mode():
         mine = network.forward(model, batch, tables)
-        for i, perturbation in enumerate(perturbations):
-            row = slice(i, i + 1)
-            times = torch.where(clean[row], 0.0, sigma[row, None])
+        for i in range(ROWS_OF_ALL_KINDS):
+            row, group = slice(i, i + 1), slice(i // 2, i // 2 + 1)
+            times = torch.where(batch.video_clean[row], 0.0, batch.video_sigma[row, None])
             video = Stream(
                 tokens=batch.video[row],
                 times=Times.of(times),
-                sigma=sigma[row],
+                sigma=batch.video_sigma[row],
                 rotary=tables.video,
-                context=batch.video_context[row],
+                context=batch.video_context[group],
                 marker=tables.marker,
             )
             audio = Stream(
                 tokens=batch.audio[row],
-                times=Times.of(sigma_a[row, None].expand(1, m)),
-                sigma=sigma_a[row],
+                times=Times.of(batch.audio_sigma[row, None].expand(1, network.GEOMETRY.audio_tokens)),
+                sigma=batch.audio_sigma[row],
                 rotary=tables.audio,
-                context=batch.audio_context[row],
+                context=batch.audio_context[group],
             )
-            theirs = model(video, audio, [Leg(perturbation=perturbation)])
+            theirs = model(video, audio, [_leg(batch, i)])
             for a, b in zip(mine, theirs, strict=True):
                 assert (a[row] - b).abs().max() < 1e-4 * b.abs().max()
+
+
+def test_one_compiled_graph_serves_all_blocks(model: Transformer, tables: network.Tables) -> None:
+    """Compiling the block function gives one graph without breaks, used eight times, and the same velocities."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    run = torch.compile(network.run_block, backend=count, fullgraph=True, dynamic=False)
+    batch = _batch()
+    halves = {n: getattr(batch, n)[: 2 if "context" not in n else 1] for n in network.Batch.__slots__}
+    plain = network.Batch(**{**halves, "attend_self": None})
+    expected = network.forward(model, plain, tables)
+    for made, wanted in zip(network.forward(model, plain, tables, run), expected, strict=True):
+        assert torch.allclose(made, wanted, atol=1e-5)
+    assert len(graphs) == 1
 
 
 def test_batched_contexts_equal_the_connectors() -> None:
     """Features with padding on the right give the contexts of shotclock's connectors."""
     torch.manual_seed(1)
-    _, connectors = network.build()
+    model, connectors = network.build()
     for p in connectors.parameters():
         torch.nn.init.normal_(p, std=0.1)
     features, valid = (torch.randn(2, 9, 192), torch.randn(2, 9, 96)), torch.tensor([9, 4])
     padded = [torch.nn.functional.pad(f, (0, 0, 0, 1015)) for f in features]
     with torch.inference_mode():
-        mine = network.contexts(connectors, features, valid)
+        mine = network.contexts(connectors, features, valid, network.Tables.of(model, connectors, "cpu"))
         theirs = (
             connectors.video_embeddings_connector(padded[0], valid),
             connectors.audio_embeddings_connector(padded[1], valid),
