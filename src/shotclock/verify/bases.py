@@ -322,7 +322,7 @@ def gradients(rng: np.random.Generator, screen: Screen) -> list[Frame]:
 
 
 def test_pattern(rng: np.random.Generator, screen: Screen) -> list[Frame]:
-    """Colour bars, a ramp, fine lines and a moving box with a turning hand."""
+    """Colour bars, a ramp, lines (of 5 pixels and more: finer ones are a pixel grid themselves) and a moving box."""
     y, x = grid(screen)
     bars = np.array(
         [[180, 180, 180], [180, 180, 16], [16, 180, 180], [16, 180, 16], [180, 16, 180], [180, 16, 16], [16, 16, 180]]
@@ -330,7 +330,7 @@ def test_pattern(rng: np.random.Generator, screen: Screen) -> list[Frame]:
     still = bars[np.minimum((x / screen.width * 7).astype(int), 6)].astype(np.float32)
     still[y > screen.height * 0.6] = (16 + 220 * x / screen.width)[y > screen.height * 0.6][:, None]
     lines = (y > screen.height * 0.75) & (x < screen.width * 0.6)
-    still[lines] = (40 + 150 * ((x // (2 + 8 * x / screen.width)).astype(int) % 2))[lines][:, None]
+    still[lines] = (40 + 150 * ((x // (5 + 8 * x / screen.width)).astype(int) % 2))[lines][:, None]
     still += 1.5 * smooth_noise(rng, screen.height, screen.width, 2)[..., None]
     frames = []
     for t in range(screen.frames):
