@@ -87,10 +87,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
     assert path.read_bytes() == b"old" and [one.name for one in tmp_path.iterdir()] == ["state"]
 
 
-def test_the_last_event_is_the_last_whole_line(tmp_path: Path) -> None:
-    """A line cut by a crash is not read."""
-    run = RunDir.create(tmp_path)
-    assert run.last_event() is None
-    with run.open_events() as log:
-        log.write(b'{"a":1}\n{"b":2}\n{"c"')
-    assert run.last_event() == '{"b":2}'
+def test_a_folder_that_holds_anything_is_not_taken(tmp_path: Path) -> None:
+    """Somebody's clip.mp4 is never written over."""
+    (tmp_path / "clip.mp4").write_text("x")
+    with pytest.raises(RunDirError, match=r"is not empty: clip\.mp4"):
+        RunDir.create(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_impossible_names_are_refused(name: str, tmp_path: Path) -> None:
+    """Too long, or with a zero byte."""
+    with pytest.raises(RunDirError, match="cannot be made"):
+        RunDir.create(tmp_path / name)

@@ -32,8 +32,9 @@ def main() -> None:
 
 def fail(error: ShotclockError) -> NoReturn:
     """Print found, allowed and way out, and exit."""
-    stderr.print(f"[bold red]error:[/] {error.found}", highlight=False)
-    stderr.print(f"  allowed: {error.allowed}\n  way out: {error.way_out}", highlight=False, markup=False)
+    stderr.print("error:", style="bold red", end=" ")
+    for line in (error.found, f"  allowed: {error.allowed}", f"  way out: {error.way_out}"):
+        stderr.print(line, highlight=False, markup=False, soft_wrap=True)
     sys.exit(error.exit_code)
 
 
@@ -59,14 +60,25 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what checkpoint files are, from their headers alone."""
+    from shotclock.weights.inspect import Inspection
     from shotclock.weights.inspect import inspect as inspect_file
 
-    found = [inspect_file(path, sha256=sha256) for path in files]
+    found: list[Inspection] = []
+    refused: list[ShotclockError] = []
+    for path in files:
+        try:
+            found.append(inspect_file(path, sha256=sha256))
+        except ShotclockError as error:
+            refused.append(error)
     if as_json:
         typer.echo(json.dumps([one.to_json() for one in found], sort_keys=True))
-        return
-    for one in found:
-        typer.echo("\n".join(one.lines()))
+    else:
+        for one in found:
+            typer.echo("\n".join(one.lines()))
+    if refused:
+        fail(refused[0])
+    if any(one.refusal for one in found):
+        raise typer.Exit(2)
 
 
 @app.command()

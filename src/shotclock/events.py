@@ -20,6 +20,7 @@ class Phase(StrEnum):
     INSPECT = "inspect"
     LOAD_TEXT = "load-text"
     ENCODE = "encode"
+    CONNECT = "connect"
     LOAD_TRANSFORMER = "load-transformer"
     PREPARE = "prepare"
     DENOISE = "denoise"

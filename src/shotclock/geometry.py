@@ -18,6 +18,8 @@ VIDEO_CHANNELS = 128  # latent channels of both video VAEs
 AUDIO_CHANNELS = 8  # latent channels of the audio VAE
 AUDIO_BINS = 16  # mel bins of an audio latent; 8 * 16 = 128 values a token
 SPACE_SCALE = 32  # pixels a latent column or row
+MAX_SIDE = 8_192  # four times the largest position the model knows (ltx25.md 1.1)
+MAX_FRAMES = 2_401  # 100 s at 24 a second, five times the largest time the model knows
 TIME_SCALE = 8  # frames a latent frame, the first latent frame holds one
 AUDIO_LATENTS_HZ = 25  # 16,000 Hz / hop 160 / 4
 AUDIO_TIME_SCALE = 4  # mel frames an audio latent, the first holds one
@@ -45,12 +47,20 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name, side in (("width", self.width), ("height", self.height)):
+            if side > MAX_SIDE:
+                raise RequestError(
+                    f"{name} {side}", allowed=f"at most {MAX_SIDE:,} pixels", way_out="render smaller and scale up"
+                )
             if side < SPACE_SCALE or side % SPACE_SCALE:
                 raise RequestError(
                     f"{name} {side} is not a positive multiple of {SPACE_SCALE}",
                     allowed=f"multiples of {SPACE_SCALE}",
                     way_out=f"use {name} {_nearest(side, SPACE_SCALE, 0)}",
                 )
+        if self.frames > MAX_FRAMES:
+            raise RequestError(
+                f"{self.frames} frames", allowed=f"at most {MAX_FRAMES:,}", way_out="render the clip in parts"
+            )
         if self.frames < 1 or (self.frames - 1) % TIME_SCALE:
             raise RequestError(
                 f"{self.frames} frames are off the grid",

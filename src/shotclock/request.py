@@ -19,6 +19,7 @@ from shotclock.guidance import Guidance, Guider
 
 Scale = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 D = TypeVar("D", bound="Document")
+MAX_FPS_CHARACTERS = 24  # "24000/1001" has 10; an exponent could stand for a number with a billion digits
 MAX_SEED = 2**63 - 1  # torch.Generator.manual_seed takes a signed 64-bit value
 
 
@@ -83,6 +84,12 @@ class Request(Document):
             raise ValueError("the prompt is empty: say what the clip shows and how it sounds")
         return value
 
+    @field_validator("prompt", "negative_prompt")
+    @classmethod
+    def _text_is_unicode(cls, value: str) -> str:
+        value.encode()  # a lone surrogate, from a byte that is not UTF-8, raises a ValueError
+        return value
+
     @property
     def geometry(self) -> Geometry:
         """Raises :class:`RequestError` for an illegal clip."""
@@ -97,10 +104,12 @@ class Request(Document):
 def parse_fps(text: str) -> Fraction:
     """An exact rate: "24", "23.976" stays 2997/125, "24000/1001" is the NTSC rate."""
     try:
+        if len(text) > MAX_FPS_CHARACTERS or "e" in text.lower():
+            raise ValueError(text)
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
         raise RequestError(
-            f"frame rate {text!r}", allowed="a number or a fraction", way_out="use 24, 25, 30 or 24000/1001"
+            f"frame rate {text[:40]!r}", allowed="a number or a fraction", way_out="use 24, 25, 30 or 24000/1001"
         ) from None
 
 

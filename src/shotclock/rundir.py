@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,17 +62,25 @@ class RunDir:
     def create(cls, path: Path) -> RunDir:
         """Make the folder; raises :class:`RunDirError` where a run already is or nothing can be written."""
         run = cls(path)
-        if run.request.exists():
-            raise RunDirError(
-                f"{path} already holds a run", allowed="a new or empty folder", way_out="name another --run folder"
-            )
         try:
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as bad:
+            run.require_empty()
+        except (OSError, ValueError) as bad:
             raise RunDirError(
-                f"{path} cannot be made: {bad.strerror}", allowed="a folder that can be written", way_out="name another"
+                f"{path} cannot be made: {getattr(bad, 'strerror', None) or bad}",
+                allowed="a folder that can be written",
+                way_out="name another --run folder",
             ) from None
         return run
+
+    def require_empty(self) -> None:
+        """Refuse a folder that holds anything; called again by the one writer, who then knows."""
+        there = sorted(entry.name for entry in self.path.iterdir() if entry.name != self._lock.name)
+        if there:
+            what = "already holds a run" if self.request.name in there else f"is not empty: {there[0]}"
+            raise RunDirError(
+                f"{self.path} {what}", allowed="a new or empty folder", way_out="name another --run folder"
+            )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -99,10 +107,3 @@ class RunDir:
     def open_events(self) -> BinaryIO:
         """The event log, appended without a buffer: a line is the kernel's before the next thing happens."""
         return self.events.open("ab", buffering=0)
-
-    def last_event(self) -> str | None:
-        """The last complete line of the event log."""
-        with suppress(FileNotFoundError):
-            lines = self.events.read_text().split("\n")
-            return next((line for line in reversed(lines[:-1]) if line), None)
-        return None

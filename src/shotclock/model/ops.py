@@ -28,7 +28,7 @@ Vectors = Float[Tensor, "#r #n w"]
 
 def fused_for(x: Tensor) -> ModuleType | None:
     """The fused kernels, where ``x`` lies on a device that has them and no gradient is asked for."""
-    usable = x.is_cuda and not (torch.is_grad_enabled() and x.requires_grad) and x.dtype != torch.float64
+    usable = x.is_cuda and not torch.is_grad_enabled() and x.dtype != torch.float64
     return FUSED if usable else None
 
 

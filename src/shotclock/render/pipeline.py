@@ -7,6 +7,7 @@ stage before left in the run folder or on the device, and writes its own file.
 from __future__ import annotations
 
 import gc
+import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -38,7 +40,7 @@ from shotclock.render.tiling import Tiling, choose_tiling, smaller
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, read_header, transformer_settings
-from shotclock.weights.load import load_module, require_claimed
+from shotclock.weights.load import load_module, require_claimed, require_match
 
 PREFIX = "model.diffusion_model."  # ltx25.md section 1.2
 CONNECTORS = ("video_embeddings_connector.", "audio_embeddings_connector.")
@@ -114,7 +116,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json())
         except torch.OutOfMemoryError as error:
             raise out_of_memory(job, journal.current) from error
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise unwritable(job, journal.current, error) from error
         return outcome
 
@@ -129,10 +131,11 @@ def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
     )
 
 
-def unwritable(job: Job, phase: Phase | None, error: OSError) -> RenderFailed:
+def unwritable(job: Job, phase: Phase | None, error: OSError | SafetensorError) -> RenderFailed:
     """A file of the run could not be read or written."""
+    what = getattr(error, "strerror", None) or error
     return RenderFailed(
-        f"{error.filename or job.run.path}: {error.strerror or error} in phase {phase}",
+        f"{getattr(error, 'filename', None) or job.run.path}: {what} in phase {phase}",
         allowed="a run folder with free space and files that stay in place",
         way_out="free space or name another --run folder; latents that were written are kept",
     )
@@ -158,14 +161,32 @@ def produce(job: Job, journal: Journal) -> Outcome:
     )
 
 
-def require_contexts(path: Path, transformer: Header, *, pinned_config: bool) -> None:
-    """Refuse a contexts file whose header does not fit the transformer; raises before anything is read or made."""
+def prompts_digest(request: Request) -> str:
+    """sha256 of both prompts: what a contexts file was made from."""
+    return hashlib.sha256("\0".join((request.prompt, request.negative_prompt)).encode()).hexdigest()
+
+
+def require_contexts(path: Path, transformer: Header, request: Request, *, pinned_config: bool) -> None:
+    """Refuse a contexts file that does not fit the transformer, or was made from other prompts; reads its header only.
+
+    A file that does not say its prompts (not written by a render) is taken as it is.
+    """
     config = transformer_config(transformer_settings(transformer, pinned_config=pinned_config))
     wanted = {"video": (2, TEXT_TOKENS, config.video_context), "audio": (2, TEXT_TOKENS, config.audio_context)}
-    found = {name: entry.shape for name, entry in read_header(path).tensors.items()}
+    header = read_header(path)
+    found = {name: entry.shape for name, entry in header.tensors.items()}
     if found != wanted:
+        held = dict(list(found.items())[:2])
         raise RequestError(
-            f"{path} holds {found}", allowed=f"{wanted}", way_out="use the contexts.safetensors of a run of this model"
+            f"{path} holds {len(found)} tensors: {held}",
+            allowed=f"{wanted}",
+            way_out="use the contexts.safetensors of a run of this model",
+        )
+    if header.metadata.get("prompts_sha256", prompts_digest(request)) != prompts_digest(request):
+        raise RequestError(
+            f"{path} was made from other prompts",
+            allowed="the prompts of that run, word for word",
+            way_out="give that run's prompts (its request.json has them), or leave --contexts out",
         )
 
 
@@ -184,12 +205,13 @@ def encode(job: Job, journal: Journal) -> Contexts:
     def progress(done: int, total: int) -> None:
         journal.say(Progress(phase=Phase.ENCODE, done=done, total=total))
 
-    with journal.phase(Phase.ENCODE):
-        with encoder:
-            features = encoder.encode([job.request.prompt, job.request.negative_prompt], progress)
+    with journal.phase(Phase.ENCODE), encoder:
+        features = encoder.encode([job.request.prompt, job.request.negative_prompt], progress)
+    with journal.phase(Phase.CONNECT):
         contexts = connect(load_connectors(job), features, job.dtype)
         with aside(job.run.contexts) as path:
-            save_file({"video": contexts[0].cpu(), "audio": contexts[1].cpu()}, path)
+            tensors = {"video": contexts[0].cpu(), "audio": contexts[1].cpu()}
+            save_file(tensors, path, metadata={"prompts_sha256": prompts_digest(job.request)})
     return contexts
 
 
@@ -202,6 +224,15 @@ def split_names(header: Header) -> tuple[dict[str, str], dict[str, str]]:
     require_claimed(header, [key for key in inner if key.startswith(PREFIX)])
     connectors = {key: name for key, name in inner.items() if name.startswith(CONNECTORS)}
     return {key: name for key, name in inner.items() if key not in connectors}, connectors
+
+
+def require_fit(headers: CheckpointHeaders, *, pinned_config: bool) -> None:
+    """Refuse a transformer file that is not, name by name and shape by shape, what its config says; reads no weight."""
+    settings = transformer_settings(headers.transformer, pinned_config=pinned_config)
+    with torch.device("meta"):
+        modules = Transformer(transformer_config(settings)), Connectors(*connector_configs(settings))
+    for module, names in zip(modules, split_names(headers.transformer), strict=True):
+        require_match(module, headers.transformer, names)
 
 
 def load_connectors(job: Job) -> Connectors:

@@ -5,7 +5,6 @@ Everything that can be refused is refused here, before the run folder is made an
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 import tempfile
@@ -20,10 +19,10 @@ import torch
 from rich.console import Console
 
 from shotclock import __version__
-from shotclock.errors import RequestError
+from shotclock.errors import RequestError, RunDirError
 from shotclock.plan.planner import Plan, make_plan
 from shotclock.render.journal import Listener
-from shotclock.render.pipeline import Job, Outcome, Times, render, require_contexts
+from shotclock.render.pipeline import Job, Outcome, Times, render, require_contexts, require_fit
 from shotclock.render.show import LiveBar, PlainLines
 from shotclock.render.text import read_prompts
 from shotclock.request import Request, Scales, make_document, make_request
@@ -35,6 +34,7 @@ TINY = "tiny"
 TINY_SEED = 0
 TINY_SIZE, TINY_FRAMES = "256x160", 25
 FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
+MAX_SIZE_CHARACTERS = 16  # far beyond 8192x8192
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -82,7 +82,8 @@ def start(settings: Settings, *, home: Path, began_s: float, imported_s: float, 
         pinned_config=settings.pinned_config,
     )
     if settings.contexts is not None:
-        require_contexts(settings.contexts, headers.transformer, pinned_config=settings.pinned_config)
+        require_contexts(settings.contexts, headers.transformer, request, pinned_config=settings.pinned_config)
+    require_fit(headers, pinned_config=settings.pinned_config)
     run = RunDir.create(settings.run)
     job = Job(
         request=request,
@@ -95,6 +96,7 @@ def start(settings: Settings, *, home: Path, began_s: float, imported_s: float, 
         pinned_config=settings.pinned_config,
     )
     with run.writing(), ExitStack() as stack:
+        run.require_empty()
         write_aside(run.request, request.to_json().encode())
         write_aside(run.plan, plan.to_json().encode())
         listeners: list[Listener] = []
@@ -131,12 +133,20 @@ def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
 def tiny_models(home: Path) -> Path:
     """The folder of the built-in random set, written whole or not at all; another version has another folder."""
     folder = home / f"tiny-{__version__}-{TINY_SEED}"
-    if not folder.is_dir():
+    if folder.is_dir():
+        return folder
+    try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home, prefix=".tiny-") as scratch:
             write_tiny_checkpoints(Path(scratch) / "set", TINY_SEED)
-            with contextlib.suppress(OSError):  # another process was first: same seed, same bytes
+            if not folder.is_dir():  # another process may have been first: same seed, same bytes
                 (Path(scratch) / "set").rename(folder)
+    except OSError as error:
+        raise RunDirError(
+            f"the built-in model cannot be written below {home}: {error.strerror or error}",
+            allowed="a folder with 12 MB free",
+            way_out="set SHOTCLOCK_HOME to a folder that can be written",
+        ) from error
     return folder
 
 
@@ -204,8 +214,10 @@ def request_from(settings: Settings, recipe: Recipe) -> Request:
 def parse_size(text: str) -> tuple[int, int]:
     """ "768x448" to width and height."""
     width, cross, height = text.lower().partition("x")
-    if not (cross and width.isascii() and width.isdigit() and height.isascii() and height.isdigit()):
-        raise RequestError(f"size {text!r}", allowed="WIDTHxHEIGHT in pixels", way_out="write it like 768x448")
+    if len(text) > MAX_SIZE_CHARACTERS or not (
+        cross and width.isascii() and width.isdigit() and height.isascii() and height.isdigit()
+    ):
+        raise RequestError(f"size {text[:40]!r}", allowed="WIDTHxHEIGHT in pixels", way_out="write it like 768x448")
     return int(width), int(height)
 
 
@@ -230,12 +242,12 @@ def command(request: Request, settings: Settings) -> str:
         "fps": request.fps,
         "seed": request.seed,
         "steps": request.steps,
-        "cfg": f"{video.cfg:g}",
-        "audio-cfg": f"{audio.cfg:g}",
-        "stg": f"{video.stg:g}",
+        "cfg": repr(video.cfg),
+        "audio-cfg": repr(audio.cfg),
+        "stg": repr(video.stg),
         "stg-blocks": ",".join(str(block) for block in video.stg_blocks),
-        "modality": f"{video.modality:g}",
-        "rescale": f"{video.rescale:g}",
+        "modality": repr(video.modality),
+        "rescale": repr(video.rescale),
         "skip-step": video.skip_step,
         "legs-per-pass": request.legs_per_pass,
         "device": str(pick_device(settings.device)),
@@ -244,10 +256,9 @@ def command(request: Request, settings: Settings) -> str:
     for name in ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae"):
         if (path := getattr(settings, name)) is not None:
             options[name.replace("_", "-")] = path
-    words = ["shotclock", "render", escaped(request.prompt)]
-    words += [f"--{name}={value}" for name, value in options.items()]
+    words = ["shotclock", "render", *(f"--{name}={value}" for name, value in options.items())]
     words += ["--pinned-config"] if settings.pinned_config else []
-    return shlex.join([*words, "--run=DIR"])
+    return shlex.join([*words, "--run=DIR", "--", escaped(request.prompt)])
 
 
 def escaped(prompt: str) -> str:

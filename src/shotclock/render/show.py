@@ -134,7 +134,7 @@ class LiveBar:
             case Progressed(done=done, total=total):
                 self._progress.update(self._task, completed=done, total=total, detail=f"{done}/{total}", left=left)
             case Notice(text=text):
-                self._console.print(f"note: {text}", highlight=False)
+                self._console.print(f"note: {text}", highlight=False, markup=False)
             case PhaseEnds(phase=phase):
                 self._console.print(f"{phase:<17}{tick.last_s:9.3f} s", highlight=False)
             case _:

@@ -62,7 +62,7 @@ def read_prompt(value: str) -> str:
         return value.removeprefix(FILE_MARK)
     path = Path(value.removeprefix(FILE_MARK))
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise RequestError(

@@ -25,6 +25,7 @@ __all__ = [
     "raw_read_seconds",
     "read_blob",
     "require_claimed",
+    "require_match",
     "staged_tensors",
 ]
 
@@ -70,12 +71,16 @@ def load_module(
     state named exactly once, shapes equal, dtypes as published (BF16; F32 for ``*scale_shift_table*`` of the
     transformer). Raises :class:`CheckpointError` otherwise.
     """
-    _require_names(header, names)
-    wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-    _require_match(header, names, wanted)
+    require_match(module, header, names)
     tensors = load_tensors(header, names, device=device, dtype=dtype)
     with torch.inference_mode(False):
         module.load_state_dict(tensors, strict=True, assign=True)
+
+
+def require_match(module: nn.Module, header: Header, names: Mapping[str, str]) -> None:
+    """The checks of :func:`load_module` alone; reads no weight. Raises :class:`CheckpointError`."""
+    _require_names(header, names)
+    _require_match(header, names, {key: tuple(value.shape) for key, value in module.state_dict().items()})
 
 
 def mapped_tensors(header: Header, names: Mapping[str, str], *, dtype: torch.dtype | None) -> dict[str, Tensor]:
