@@ -106,7 +106,7 @@ def test_phases_cover_the_wall_and_passes_the_denoise(rendered: tuple[Path, Done
 def test_the_first_line_reproduces_the_clip(rendered: tuple[Path, Done], home: Path, tmp_path: Path) -> None:
     """The printed command, run again, ends in the same latents and the same sound, bit by bit.
 
-    The mp4 is not compared: its P frames differed in some runs on a loaded machine (dev/LOG.md), the cause is open.
+    The mp4 is not compared: libx264 does not repeat its P frames on every processor (dev/LOG.md).
     """
     run, _ = rendered
     import shlex
