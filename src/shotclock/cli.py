@@ -104,7 +104,7 @@ def render(
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT in pixels, multiples of 32.")] = None,
     frames: Annotated[int | None, typer.Option(help="8k+1 frames.")] = None,
     fps: Annotated[str, typer.Option(help="Exact rate: 24, 25, 24000/1001.")] = "24",
-    seed: Annotated[int, typer.Option(help="The same seed is the same clip on every device.")] = 10,
+    seed: Annotated[int, typer.Option(help="The same seed is the same starting noise on every device.")] = 10,
     steps: Annotated[int | None, typer.Option(help="Denoising steps.", show_default="the recipe's")] = None,
     cfg: Annotated[float | None, typer.Option(help="Video guidance scale; 1 is off.")] = None,
     audio_cfg: Annotated[float | None, typer.Option(help="Audio guidance scale; follows --cfg 1.")] = None,

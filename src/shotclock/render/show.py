@@ -18,7 +18,7 @@ from shotclock.plan.planner import Plan
 from shotclock.render.journal import Tick
 
 # Decoders run convolutions at a lower rate than the transformer its matrix products; measured rates replace this as
-# soon as the decode moves. Source: 0.2 to 0.5 seen for the tiny and pocket decoders on two CPU cores.
+# soon as the decode moves. A guess: nobody has measured it.
 DECODE_RATE_SHARE = 0.3
 
 
