@@ -5,7 +5,8 @@ Events carry no clock: whoever logs them adds the time. Knows nothing of who lis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from torch import Tensor
@@ -21,13 +22,16 @@ class Phase(StrEnum):
     LOAD_TEXT = "load-text"
     ENCODE = "encode"
     CONNECT = "connect"
+    REHEARSE = "rehearse"  # every later stage on one latent frame, before the first forward
     LOAD_TRANSFORMER = "load-transformer"
     PREPARE = "prepare"
     DENOISE = "denoise"
+    SNAPSHOT = "snapshot"  # between the pieces of denoise
     SAVE_LATENTS = "save-latents"
     LOAD_DECODERS = "load-decoders"
     DECODE_AUDIO = "decode-audio"
     DECODE_VIDEO = "decode-video"  # pictures leave for the mp4 as they are decoded, the sound is muxed with them
+    VERIFY = "verify"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,8 @@ class PassEnds:
 class State:
     """Everything a deterministic sampler needs to go on after ``step`` steps, in the dtype of the latents.
 
-    ``video_x0`` and ``audio_x0`` are the last denoised states, which skip_step reuses; None before the first step.
+    ``video_x0`` and ``audio_x0`` are the last denoised states: skip_step reuses them, a draft shows them; None before
+    the first step. ``video_legs`` and ``audio_legs`` are the predictions of legs of the next step that have ended.
     """
 
     step: int
@@ -92,6 +97,20 @@ class State:
     audio: Tensor
     video_x0: Tensor | None = None
     audio_x0: Tensor | None = None
+    video_legs: Mapping[LegName, Tensor] = field(default_factory=dict)
+    audio_legs: Mapping[LegName, Tensor] = field(default_factory=dict)
+
+    @property
+    def legs(self) -> tuple[LegName, ...]:
+        """Legs of the next step that have ended, in the official order."""
+        return tuple(name for name in LegName if name in self.video_legs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegsEnd:
+    """A pass inside a step is complete, others follow; ``state`` holds what it predicted."""
+
+    state: State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,4 +122,4 @@ class StepEnds:
     state: State
 
 
-Event = PhaseBegins | PhaseEnds | Progress | Notice | PassBegins | PassEnds | StepEnds
+Event = PhaseBegins | PhaseEnds | Progress | Notice | PassBegins | PassEnds | LegsEnd | StepEnds

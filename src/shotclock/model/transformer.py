@@ -121,8 +121,7 @@ class Transformer(nn.Module):
         With b > 1 the rows are samples: leg i reads sample i and no prefix is shared.
         """
         kept = {} if kept is None else kept
-        video_conditions, video_embedded = self._conditions(video, audio.sigma, is_video=True)
-        audio_conditions, audio_embedded = self._conditions(audio, video.sigma, is_video=False)
+        conditions, embedded = self._both_conditions(video, audio)
         batched = len(video.tokens) > 1
         blocks = self.config.blocks
         segments = (
@@ -130,22 +129,49 @@ class Transformer(nn.Module):
             if batched
             else schedule(legs, blocks, kept=kept, later=later)
         )
-        hidden = self.embed(video, audio)
-        embedded = hidden
-        for segment in segments:
-            hidden = hidden if batched else _gather(segment, hidden, kept, embedded)
-            for number in range(segment.start, segment.stop):
-                block = self.transformer_blocks[number]
-                hidden = block(*hidden, video_conditions, audio_conditions, segment.rows, number)
-            for row, prefix in segment.keep:
-                kept[prefix] = (hidden[0][row : row + 1], hidden[1][row : row + 1])
+        hidden = self._run(segments, self.embed(video, audio), conditions, kept, batched=batched)
         rows = segments[-1].rows
         which = list(range(len(legs))) if batched else [rows.index(leg) for leg in legs]
         h_v, h_a = (rows_of(h, which) for h in hidden)
         return (
-            self._head(h_v, video.times, video_embedded, self.scale_shift_table, self.proj_out),
-            self._head(h_a, audio.times, audio_embedded, self.audio_scale_shift_table, self.audio_proj_out),
+            self._head(h_v, video.times, embedded[0], self.scale_shift_table, self.proj_out),
+            self._head(h_a, audio.times, embedded[1], self.audio_scale_shift_table, self.audio_proj_out),
         )
+
+    def keep(self, video: Stream, audio: Stream, legs: Sequence[Leg], *, kept: Kept, later: Sequence[Leg]) -> None:
+        """Put into ``kept`` what a forward with these arguments would, by the same launches and no others."""
+        segments = schedule(legs, self.config.blocks, kept=kept, later=later)
+        last = max((number for number, segment in enumerate(segments, start=1) if segment.keep), default=0)
+        if last:
+            conditions, _ = self._both_conditions(video, audio)
+            self._run(segments[:last], self.embed(video, audio), conditions, kept, batched=False)
+
+    def _run(
+        self,
+        segments: Sequence[Segment],
+        embedded: Hidden,
+        conditions: tuple[Conditions, Conditions],
+        kept: Kept,
+        *,
+        batched: bool,
+    ) -> Hidden:
+        """States after the last segment; prefixes that a segment is told to keep go into ``kept``."""
+        hidden = embedded
+        for segment in segments:
+            hidden = hidden if batched else _gather(segment, hidden, kept, embedded)
+            for number in range(segment.start, segment.stop):
+                hidden = self.transformer_blocks[number](*hidden, *conditions, segment.rows, number)
+            for row, prefix in segment.keep:
+                kept[prefix] = (hidden[0][row : row + 1], hidden[1][row : row + 1])
+        return hidden
+
+    def _both_conditions(
+        self, video: Stream, audio: Stream
+    ) -> tuple[tuple[Conditions, Conditions], tuple[Tensor, Tensor]]:
+        """Conditions of the blocks and time embeddings of the heads, of both streams."""
+        video_conditions, video_embedded = self._conditions(video, audio.sigma, is_video=True)
+        audio_conditions, audio_embedded = self._conditions(audio, video.sigma, is_video=False)
+        return (video_conditions, audio_conditions), (video_embedded, audio_embedded)
 
     def embed(self, video: Stream, audio: Stream) -> Hidden:
         """Patchified states before the first block, with the keyframe embedding where marked."""

@@ -6,14 +6,14 @@ announced before it is launched. Equations of ltx25.md section 5.2; roundings of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from shotclock.events import PassBegins, PassEnds, State, StepEnds
+from shotclock.events import LegsEnd, PassBegins, PassEnds, State, StepEnds
 from shotclock.guidance import Guidance, Guider, LegName, Pass, combine
 from shotclock.latents import Latents, StreamLatents
 from shotclock.model.adaln import Times
@@ -71,87 +71,128 @@ def denoise(
     sigmas: Float[Tensor, " n"],
     guidance: Guidance,
     start: State,
-) -> Iterator[PassBegins | PassEnds | StepEnds]:
-    """Run steps ``start.step`` to the end of ``sigmas``; the last :class:`StepEnds` holds the clean latents."""
+) -> Iterator[PassBegins | PassEnds | LegsEnd | StepEnds]:
+    """Run steps ``start.step`` to the end of ``sigmas``; the last :class:`StepEnds` holds the clean latents.
+
+    Legs that ``start`` holds are not run again, bit for bit as if the render had never stopped: what later passes
+    share with them is computed once more, in the same launches.
+    """
     levels = [float(sigma) for sigma in sigmas]
     steps = len(levels) - 1
     blocks = transformer.config.blocks
     state, index = start, sum(len(guidance.passes(step, blocks)) for step in range(start.step))
     for step in range(start.step, steps):
         passes = guidance.passes(step, blocks)
-        predictions: tuple[dict[LegName, Tensor], dict[LegName, Tensor]] = ({}, {})
         kept: Kept = {}
         for number, launch in enumerate(passes):
             index += 1
+            later = [name for p in passes[number + 1 :] for name in p.legs]
+            step_pass = _Launch(launch=launch, later=later, sigma=levels[step], kept=kept)
+            if set(launch.legs) <= set(state.legs):
+                _keep_again(transformer, prepared, state, guidance, step_pass)
+                continue
             said = {"index": index, "step": step + 1, "steps": steps, "legs": launch.legs}
             yield PassBegins(**said)  # type: ignore[arg-type]
-            later = [name for p in passes[number + 1 :] for name in p.legs]
-            _predict(transformer, prepared, state, levels[step], guidance, launch, later, kept, predictions)
-            if number == len(passes) - 1:
-                state = advance(prepared, state, predictions, guidance, levels[step], levels[step + 1])
-            yield PassEnds(**said)  # type: ignore[arg-type]
+            state = _predict(transformer, prepared, state, guidance, step_pass)
+            if later:
+                yield PassEnds(**said)  # type: ignore[arg-type]
+                yield LegsEnd(state=state)
+            else:
+                state = advance(prepared, state, guidance, levels[step], levels[step + 1])
+                yield PassEnds(**said)  # type: ignore[arg-type]
         if not passes:
-            state = advance(prepared, state, predictions, guidance, levels[step], levels[step + 1])
+            state = advance(prepared, state, guidance, levels[step], levels[step + 1])
         yield StepEnds(steps=steps, sigma=levels[step + 1], state=state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    """One pass at ``sigma``, the legs of the step's later passes, and the states they share."""
+
+    launch: Pass
+    later: Sequence[LegName]
+    sigma: float
+    kept: Kept
+
+    def streams(self, prepared: tuple[Prepared, Prepared], state: State) -> tuple[Stream, Stream]:
+        """Both streams' sides of the forward."""
+        return (
+            prepared[0].stream(state.video, self.sigma, enabled=self.launch.video),
+            prepared[1].stream(state.audio, self.sigma, enabled=self.launch.audio),
+        )
 
 
 def _predict(
     transformer: Transformer,
     prepared: tuple[Prepared, Prepared],
     state: State,
-    sigma: float,
     guidance: Guidance,
-    launch: Pass,
-    later: list[LegName],
-    kept: Kept,
-    predictions: tuple[dict[LegName, Tensor], dict[LegName, Tensor]],
-) -> None:
-    """Launch one pass and add the denoised state of its legs, ``x0 = x - v t`` per token, to ``predictions``."""
+    step_pass: _Launch,
+) -> State:
+    """Launch one pass and add the denoised state of its legs, ``x0 = x - v t`` per token."""
     legs = guidance.legs(transformer.config.blocks)
-    streams = (
-        prepared[0].stream(state.video, sigma, enabled=launch.video),
-        prepared[1].stream(state.audio, sigma, enabled=launch.audio),
+    names = step_pass.launch.legs
+    streams = step_pass.streams(prepared, state)
+    later = [legs[name] for name in step_pass.later]
+    velocities = transformer(*streams, [legs[name] for name in names], kept=step_pass.kept, later=later)
+
+    def denoised(side: int) -> dict[LegName, Tensor]:
+        x, velocity = streams[side].tokens, velocities[side]
+        times = prepared[side].latents.mask * (0.0 if prepared[side].latents.frozen else step_pass.sigma)
+        work = torch.promote_types(x.dtype, torch.float32)
+        return {
+            name: (x.to(work) - velocity[row : row + 1].to(work) * times.to(work)).to(x.dtype)
+            for row, name in enumerate(names)
+        }
+
+    return replace(
+        state,
+        video_legs={**state.video_legs, **denoised(0)},
+        audio_legs={**state.audio_legs, **denoised(1)},
     )
-    velocities = transformer(
-        *streams, [legs[name] for name in launch.legs], kept=kept, later=[legs[name] for name in later]
-    )
-    for side, velocity in enumerate(velocities):
-        x = streams[side].tokens
-        times = prepared[side].latents.mask * (0.0 if prepared[side].latents.frozen else sigma)
-        for row, name in enumerate(launch.legs):
-            v = velocity[row : row + 1]
-            work = torch.promote_types(x.dtype, torch.float32)
-            predictions[side][name] = (x.to(work) - v.to(work) * times.to(work)).to(x.dtype)
+
+
+def _keep_again(
+    transformer: Transformer,
+    prepared: tuple[Prepared, Prepared],
+    state: State,
+    guidance: Guidance,
+    step_pass: _Launch,
+) -> None:
+    """Recompute what later passes share with a pass that ended before the render was interrupted."""
+    legs = guidance.legs(transformer.config.blocks)
+    later = [legs[name] for name in step_pass.later]
+    done = [legs[name] for name in step_pass.launch.legs]
+    transformer.keep(*step_pass.streams(prepared, state), done, kept=step_pass.kept, later=later)
 
 
 def advance(
     prepared: tuple[Prepared, Prepared],
     state: State,
-    predictions: tuple[Mapping[LegName, Tensor], Mapping[LegName, Tensor]],
     guidance: Guidance,
     sigma: float,
     sigma_next: float,
 ) -> State:
     """Combine the legs of both streams and take the Euler step from ``sigma`` to ``sigma_next``."""
 
-    def denoised(side: int, guider: Guider, last: Tensor | None) -> Tensor:
+    def denoised(side: int, guider: Guider, legs: Mapping[LegName, Tensor], last: Tensor | None) -> Tensor:
         if not guider.runs(state.step):
             assert last is not None, "the first step always runs"
             return last
         latents = prepared[side].latents
         work = torch.promote_types(latents.clean.dtype, torch.float32)
-        guided = combine(predictions[side], guider, work).to(work)
+        guided = combine(legs, guider, work).to(work)
         mask = latents.mask.to(work)
         return (guided * mask + latents.clean.to(work) * (1 - mask)).to(latents.clean.dtype)
 
-    video_x0 = denoised(0, guidance.video, state.video_x0)
-    audio_x0 = denoised(1, guidance.audio, state.audio_x0)
+    video_x0 = denoised(0, guidance.video, state.video_legs, state.video_x0)
+    audio_x0 = denoised(1, guidance.audio, state.audio_legs, state.audio_x0)
     return State(
         step=state.step + 1,
         video=euler(state.video, video_x0, sigma, sigma_next),
         audio=euler(state.audio, audio_x0, sigma, sigma_next),
-        video_x0=video_x0 if guidance.video.skip_step else None,
-        audio_x0=audio_x0 if guidance.audio.skip_step else None,
+        video_x0=video_x0,
+        audio_x0=audio_x0,
     )
 
 
