@@ -1,6 +1,6 @@
 """The child process in which an untrusted clip is decoded: one job on stdin, one JSON answer on stdout.
 
-Run as ``python -m shotclock.verify.child`` by verifier.py only. Bounds its own memory and processor time first.
+Started by verifier.py only. Bounds its own memory and processor time first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shotclock.errors import RequestError
-from shotclock.verify.document import ExpectationEntry
+from shotclock.verify.document import EXPECTATION
 from shotclock.verify.reader import Limits
 from shotclock.verify.verifier import judge
 
@@ -32,12 +32,15 @@ def _answer(job: dict[str, Any], limits: Limits) -> dict[str, Any]:
         verdict = judge(
             Path(job["clip"]),
             wav=None if job["wav"] is None else Path(job["wav"]),
-            expectation=ExpectationEntry(**job["expectation"]).expectation(),
+            expectation=EXPECTATION.validate_json(job["expectation"]),
             limits=limits,
             sheet=None if job["sheet"] is None else Path(job["sheet"]),
         )
     except RequestError as error:
         return {"refused": [error.found, error.allowed, error.way_out]}
+    except OSError as error:
+        found = f"{error.filename or job['clip']} cannot be read: {error.strerror or error}"
+        return {"refused": [found, "a clip that this user may read", "check the path and its permissions"]}
     except MemoryError:
         return {"died": f"out of memory: needs more than {limits.memory_bytes / 2**30:.1f} GiB"}
     return {"verdict": verdict.to_document().to_json()}
@@ -60,7 +63,3 @@ def _lower(resource: Any, which: int, wanted: int) -> None:
     _, hard = resource.getrlimit(which)
     bounded = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(which, (bounded, hard))
-
-
-if __name__ == "__main__":
-    main()

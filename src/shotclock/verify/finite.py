@@ -5,11 +5,17 @@ Works on NumPy arrays and on anything with torch's ``isfinite`` method, and impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, deserialize
+
+from shotclock.errors import RequestError
+
+FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # dtypes of the safetensors format that NumPy knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,4 +58,37 @@ def _describe(stage: str, values: Any) -> NonFinite:
         infinities=int(np.isinf(host).sum()),
         values=int(host.size),
         first_index=tuple(int(axis) for axis in first),
+    )
+
+
+def stored_tensors(path: Path, *, most_bytes: int) -> Iterator[tuple[str, Any]]:
+    """(stage, values) of every tensor of a safetensors file in the order of names, bfloat16 widened to float32.
+
+    Raises :class:`RequestError` when it is no such file, larger than ``most_bytes``, or of a dtype not read here.
+    """
+    try:
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise _refusal(path, f"has {size:,} bytes, over the limit of {most_bytes:,}")
+        found = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]  # it has no annotations
+    except (OSError, SafetensorError) as error:
+        raise _refusal(path, f"cannot be read: {error}") from error
+    for name, tensor in sorted(found, key=lambda named: str(named[0])):
+        yield f"{path.stem} {name}", _array(path, tensor)
+
+
+def _array(path: Path, tensor: Mapping[str, Any]) -> np.ndarray:
+    content, shape = tensor["data"], tensor["shape"]
+    if tensor["dtype"] == "BF16":  # the upper half of a float32
+        return (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if tensor["dtype"] not in FLOATS:
+        raise _refusal(path, f"holds {tensor['dtype']}")
+    return np.frombuffer(content, FLOATS[tensor["dtype"]]).reshape(shape)
+
+
+def _refusal(path: Path, what: str) -> RequestError:
+    return RequestError(
+        f"{path} {what}",
+        allowed=f"safetensors of BF16, {', '.join(FLOATS)}",
+        way_out="let the render write its latents again, or judge its clip.mp4 alone",
     )

@@ -539,6 +539,14 @@ STAGE_RULES = (
         meaning="NaN or Inf in the render itself, before a conversion to integers would hide it.",
         way_out="render again with --trace-nonfinite: it names the leg and the block; the snapshot before it is kept",
     ),
+    Rule(
+        name="guidance",
+        arm="stages",
+        warn=("unguided > 0",),
+        source=EXACT,
+        meaning="Nothing guided this render: cfg 1, no perturbed leg, no isolated leg. The dev model is poor without.",
+        way_out="leave the guidance to the recipe; only a distilled model is meant to run without it",
+    ),
 )
 
 RULES = CONTAINER_RULES + PIXEL_RULES + AUDIO_RULES + STAGE_RULES

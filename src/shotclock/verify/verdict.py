@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
-from shotclock.verify.document import FindingEntry, VerdictDocument, expectation_entry
+from shotclock.verify.document import VerdictDocument
 from shotclock.verify.expectation import Expectation
 from shotclock.verify.finite import NonFinite
 from shotclock.verify.rules import Finding, Outcome, Rule, find, worst
@@ -102,13 +102,13 @@ class Verdict:
         """The form of ``verdict.json``."""
         return VerdictDocument(
             **asdict(self.subject),
-            outcome=self.outcome.value,
-            arms={arm: outcome.value for arm, outcome in self.arms.items()},
+            outcome=self.outcome,
+            arms=self.arms,
             numbers=dict(self.numbers),
             facts=dict(self.facts),
-            findings=[_entry(finding) for finding in self.findings],
-            not_judged=list(NOT_JUDGED),
-            expectation=expectation_entry(self.expectation),
+            findings=self.findings,
+            not_judged=NOT_JUDGED,
+            expectation=self.expectation,
         )
 
 
@@ -117,11 +117,6 @@ def describe(finding: Finding) -> str:
     value = "unknown" if finding.value is None else f"{finding.value:.4g}"
     margin = "" if finding.margin is None else f", margin {finding.margin:+.0%}"
     return f"{finding.metric} = {value} ({finding.condition}){margin}"
-
-
-def _entry(finding: Finding) -> FindingEntry:
-    values = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    return FindingEntry(**values | {"outcome": finding.outcome.value})
 
 
 def decide(
@@ -147,14 +142,13 @@ def decide(
 def rejudge(document: VerdictDocument, rules: tuple[Rule, ...]) -> Verdict:
     """A stored verdict under other rules, without the clip; see :func:`shotclock.verify.thresholds.with_changes`."""
     return decide(
-        document.numbers,
-        document.expectation.expectation(),
-        subject=Subject(
-            clip=document.clip, clip_sha256=document.clip_sha256, wav=document.wav, wav_sha256=document.wav_sha256
-        ),
-        facts=document.facts,
-        rules=rules,
+        document.numbers, document.expectation, subject=subject_of(document), facts=document.facts, rules=rules
     )
+
+
+def subject_of(document: VerdictDocument) -> Subject:
+    """What a stored verdict was about."""
+    return Subject(**{field.name: getattr(document, field.name) for field in fields(Subject)})
 
 
 def non_finite_verdict(found: NonFinite, expectation: Expectation, *, clip: str) -> Verdict:
