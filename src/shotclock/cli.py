@@ -145,3 +145,32 @@ def render(
         typer.echo(json.dumps(outcome.to_json(), sort_keys=True))
     elif not quiet:
         typer.echo(outcome.clip)
+
+
+@app.command()
+def verify(
+    target: Annotated[Path | None, typer.Argument(help="A clip (mp4, mov, mkv, webm) or a run folder.")] = None,
+    expect: Annotated[str, typer.Option(help="What was asked for: silent,static,fade,... (docs/verify.md).")] = "",
+    wav: Annotated[Path | None, typer.Option(help="The clip's float sound, judged instead of its own.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Draw a contact sheet (PNG) to this file.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="WARN fails too.")] = False,
+    max_seconds: Annotated[float, typer.Option(help="Give up on a clip after this long; that is a FAIL.")] = 120.0,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Judge clips with planted faults; print how many are caught.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")] = False,
+) -> None:
+    """Judge a clip by numbers: exit code 0 for PASS and WARN, 4 for FAIL. A run folder gets its verdict.json."""
+    from shotclock.verify.command import answer
+
+    def say(line: str) -> None:
+        stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    done = answer(
+        target, expect=expect, wav=wav, sheet=sheet, max_seconds=max_seconds, run_self_test=self_test, say=say
+    )
+    for line in done.lines:
+        say(line)
+    if as_json:
+        typer.echo(json.dumps(done.document, sort_keys=True))
+    raise typer.Exit(done.strict_exit_code if strict else done.exit_code)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,6 @@ def _documents(folder: Path, scales: Scales) -> None:
         legs_per_pass=4,
     )
     (folder / "request.json").write_text(request.to_json())
-    plan = {"format": "shotclock/plan/1", "request_sha256": request.digest, "device": "cpu"}
-    (folder / "plan.json").write_text(json.dumps(plan))
 
 
 def _rules(folder: Path, outcome: Outcome) -> set[str]:
@@ -169,10 +166,6 @@ def _without_request(run: Path) -> None:
     (run / "request.json").unlink()
 
 
-def _other_request(run: Path) -> None:
-    (run / "request.json").write_text((run / "request.json").read_text().replace('"seed": 0', '"seed": 1'))
-
-
 def _huge_request(run: Path) -> None:
     (run / "request.json").write_bytes(bytes(1 << 21))
 
@@ -183,10 +176,7 @@ def _nan_frames(run: Path) -> None:
 
 def _rate(text: str) -> Callable[[Path], None]:
     def change(run: Path) -> None:
-        content = (run / "request.json").read_text().replace('"fps": "24"', f'"fps": "{text}"').encode()
-        (run / "request.json").write_bytes(content)
-        plan = json.loads((run / "plan.json").read_text()) | {"request_sha256": sha256(content).hexdigest()}
-        (run / "plan.json").write_text(json.dumps(plan))
+        (run / "request.json").write_text((run / "request.json").read_text().replace('"24"', f'"{text}"'))
 
     return change
 
@@ -208,7 +198,6 @@ def _integer_latents(run: Path) -> None:
     [
         (_without_clip, "holds no clip.mp4"),
         (_without_request, "request.json is not there"),
-        (_other_request, "plan.json belongs to another request"),
         (_huge_request, "is larger than"),
         (_nan_frames, "is not what a render writes"),
         (_rate("1e999999999"), "has the rate"),

@@ -89,6 +89,35 @@ class FileCase(Case):
     write: Callable[[Base, Path, np.random.Generator], Path]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipCase(Case):
+    """Clips that were rendered beforehand, whole or by a broken run; judged as they are, all arms together."""
+
+    clips: tuple[Path, ...]
+
+
+def clip_cases(folder: Path) -> list[ClipCase]:
+    """Controls in a folder of clips named ``KIND-CONTROL-NAME.mp4``, such as ``fault-reversed_sigmas-3.mp4``.
+
+    ``KIND`` is good, legit or fault; every fault must fail. A folder that is not there has none.
+    """
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in sorted(folder.glob("*-*-*.mp4")):
+        kind, control, _ = path.stem.split("-", 2)
+        found.setdefault((kind, control), []).append(path)
+    return [
+        ClipCase(
+            name=control.replace("_", " "),
+            arm="clip",
+            kind=Kind(kind),
+            fail_share=float(kind == Kind.FAULT),
+            flag_share=float(kind == Kind.FAULT),
+            clips=tuple(paths),
+        )
+        for (kind, control), paths in found.items()
+    ]
+
+
 def _all_fail(name: str, fault: faults.Fault) -> PictureCase:
     return PictureCase(name=name, arm="pixels", kind=Kind.FAULT, fail_share=1.0, flag_share=1.0, fault=fault)
 

