@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from shotclock.errors import DoesNotFit
 from shotclock.geometry import Geometry
 from shotclock.plan.estimate import Estimate, around, exactly, floor_of, total
-from shotclock.plan.ledger import Fit, Ledger, Row, default_reserve_s
+from shotclock.plan.ledger import Basis, Fit, Ledger, Row, default_reserve_s
 from shotclock.plan.reach import Rung, candidates, search, split
 
 LEASE_S = 4 * 3600.0
@@ -42,7 +42,7 @@ def ledger(denoise_s: float, *, lease_s: float | None = LEASE_S, high: float = 1
         "denoise": denoise,
         "tail": exactly(TAIL_AND_RESERVE_S - 135, "rate"),
     }
-    listed = tuple(Row(name=name, estimate=estimate) for name, estimate in rows.items())
+    listed = tuple(Row(name=name, estimate=estimate, basis=Basis.LAW) for name, estimate in rows.items())
     return Ledger(lease_s=lease_s, lease_source="--lease 4h", reserve_s=135.0, rows=listed)
 
 
@@ -148,7 +148,9 @@ def test_candidates_are_legal_no_larger_than_the_wish_and_contain_it(columns: in
 )
 def test_a_ledger_sums_to_its_lease(parts: list[float], lease_s: float, reserve_s: float, factor: float) -> None:
     """Within 1 s, free seconds included; and its verdict follows from the sums."""
-    rows = tuple(Row(name=str(k), estimate=around(part, factor, "guess")) for k, part in enumerate(parts))
+    rows = tuple(
+        Row(name=str(k), estimate=around(part, factor, "rate"), basis=Basis.RATE) for k, part in enumerate(parts)
+    )
     made = Ledger(lease_s=lease_s, lease_source="test", reserve_s=reserve_s, rows=rows)
     assert made.free_s is not None
     assert abs(math.fsum(row.estimate.typical_s for row in rows) + reserve_s + made.free_s - lease_s) < 1
@@ -165,6 +167,26 @@ def test_a_ledger_prints_its_sources_and_sums() -> None:
     endless = ledger(9000.0, lease_s=None)
     assert (endless.fit, endless.free_s, endless.leaves_s("denoise")) == (Fit.FITS, None, None)
     assert endless.lines()[-1].split()[0] == "sum"
+
+
+@pytest.mark.parametrize(
+    ("basis", "lease_s", "fit"),
+    [
+        (Basis.GUESS, 150.0, Fit.UNKNOWN),
+        (Basis.GUESS, 249.0, Fit.LIKELY),
+        (Basis.GUESS, 90.0, Fit.TOO_LONG),
+        (Basis.RATE, 150.0, Fit.TOO_LONG),
+        (Basis.FLOOR, 9000.0, Fit.UNKNOWN),
+        (Basis.FLOOR, 150.0, Fit.TOO_LONG),
+    ],
+)
+def test_a_guess_refuses_nothing_and_a_floor_promises_nothing(basis: Basis, lease_s: float, fit: Fit) -> None:
+    """A part of 50 to 250, typically 150 s, and one of exactly 50 s: what a lease is told of them."""
+    parts = (
+        Row(name="a", estimate=Estimate(low_s=30.0, typical_s=150.0, high_s=250.0, source="x"), basis=basis),
+        Row(name="b", estimate=exactly(50.0, "measured"), basis=Basis.RATE),
+    )
+    assert Ledger(lease_s=lease_s, lease_source="test", reserve_s=20.0, rows=parts).fit is fit
 
 
 def test_the_reserve_follows_the_lease_within_bounds() -> None:

@@ -85,9 +85,9 @@ def write_run(
 def test_passes_and_phases_are_read_as_they_were(tmp_path: Path) -> None:
     """The first pass apart, the others raw and in order; phases with their units, denoising left to its passes."""
     found = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 1.25, 1.5, 1.125]])])
-    (sample,) = found.samples
-    assert found.key == KEY
-    assert found.audio_weight == AUDIO_WEIGHT
+    (sample,) = found.timings.samples
+    assert found.timings.key == KEY
+    assert found.timings.audio_weight == AUDIO_WEIGHT
     assert (sample.kind, sample.warm_up_s, sample.pass_s) == (
         "cond+uncond+perturbed+isolated",
         (5.0,),
@@ -95,7 +95,7 @@ def test_passes_and_phases_are_read_as_they_were(tmp_path: Path) -> None:
     )
     assert (sample.geometry, sample.video_tokens) == ("64x32, 9 frames at 24", 4)
     assert sample.audio_tokens == request().geometry.audio_tokens
-    assert [(one.phase, one.units, one.seconds) for one in found.phases] == [
+    assert [(one.phase, one.units, one.seconds) for one in found.rates.samples] == [
         ("load-transformer", 1000.0, 2.0),
         ("decode-video", 64.0 * 32 * 9, 3.0),
     ]
@@ -108,7 +108,7 @@ def test_runs_of_three_sizes_become_a_law(tmp_path: Path) -> None:
         write_run(tmp_path / str(width), request(width, height), [[9.0, seconds, seconds]])
         for (width, height), seconds in sizes.items()
     ]
-    law = fit_law(fit_runs(runs))
+    law = fit_law(fit_runs(runs).timings)
     (curve,) = law.curves.values()
     assert [point.seconds for point in curve.points] == list(sizes.values())
     assert curve.warm_up_extra_s == 8.0
@@ -116,7 +116,7 @@ def test_runs_of_three_sizes_become_a_law(tmp_path: Path) -> None:
 
 def test_each_attempt_of_a_resumed_run_has_its_own_warm_up(tmp_path: Path) -> None:
     """Two processes, two slow first passes, one run folder."""
-    found = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 1.0], [6.0, 1.0]])])
+    found = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 1.0], [6.0, 1.0]])]).timings
     assert [sample.warm_up_s for sample in found.samples] == [(5.0,), (6.0,)]
     assert len({sample.run for sample in found.samples}) == 2
 
@@ -124,13 +124,13 @@ def test_each_attempt_of_a_resumed_run_has_its_own_warm_up(tmp_path: Path) -> No
 def test_captured_graphs_warm_up_twice(tmp_path: Path) -> None:
     """The key says how passes are launched: with graphs the first runs eagerly and the second is captured."""
     graph = KEY.model_copy(update={"launch": "graph"})
-    (sample,) = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 4.0, 1.0, 1.0]], key=graph)]).samples
+    (sample,) = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 4.0, 1.0, 1.0]], key=graph)]).timings.samples
     assert (sample.warm_up_s, sample.pass_s) == ((5.0, 4.0), (1.0, 1.0))
 
 
 def test_steps_that_skip_a_stream_are_another_kind(tmp_path: Path) -> None:
     """Audio every second step: passes of one stream are not mixed with those of both."""
-    samples = fit_runs([write_run(tmp_path / "a", request(audio_skip=1), [[5.0, 0.75, 1.0, 0.75]])]).samples
+    samples = fit_runs([write_run(tmp_path / "a", request(audio_skip=1), [[5.0, 0.75, 1.0, 0.75]])]).timings.samples
     assert {sample.kind: sample.pass_s for sample in samples} == {
         "cond+uncond+perturbed+isolated": (1.0,),
         "cond+uncond+perturbed+isolated video alone": (0.75, 0.75),
@@ -140,7 +140,7 @@ def test_steps_that_skip_a_stream_are_another_kind(tmp_path: Path) -> None:
 def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
     """Everything before it counts."""
     run = write_run(tmp_path / "a", request(), [[5.0, 1.0]], tail='{"event": "PassEn')
-    assert fit_runs([run]).samples[0].pass_s == (1.0,)
+    assert fit_runs([run]).timings.samples[0].pass_s == (1.0,)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_a_folder_without_a_run_or_a_key_is_refused(tmp_path: Path) -> None:
 
 def test_newer_timings_join_older_ones_and_replace_their_own(tmp_path: Path) -> None:
     """Fitting a run twice counts it once; another key is refused."""
-    first = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 1.0]])])
-    second = fit_runs([write_run(tmp_path / "b", request(128, 64), [[5.0, 2.0]])])
+    first = fit_runs([write_run(tmp_path / "a", request(), [[5.0, 1.0]])]).timings
+    second = fit_runs([write_run(tmp_path / "b", request(128, 64), [[5.0, 2.0]])]).timings
     both = first.merged(second)
     assert [sample.pass_s for sample in both.samples] == [(1.0,), (2.0,)]
     assert both.merged(second) == both

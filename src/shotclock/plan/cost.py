@@ -15,6 +15,7 @@ from shotclock.guidance import Guidance, Leg, Pass
 from shotclock.model.config import TransformerConfig
 from shotclock.model.prefix import Prefix, Segment, schedule
 
+TEXT_TOKENS = 1024  # positions of a context, registers included (ltx25.md section 3)
 PATCH = 4  # pixels a side of the decoder's output patch (ltx25.md section 6)
 
 
@@ -50,6 +51,14 @@ def pass_flops(
         counted.append(sum(_segment_flops(config, sizes, segment, launch) for segment in segments))
         kept |= {prefix for segment in segments for _, prefix in segment.keep}
     return tuple(counted)
+
+
+def alone_flops(
+    config: TransformerConfig, geometry: Geometry, legs: Sequence[Leg], launch: Pass, text_tokens: int
+) -> int:
+    """Operations of one pass that finds no kept prefix; ``legs`` are its legs in order."""
+    sizes = Sizes(video=geometry.video_tokens, audio=geometry.audio_tokens, text=text_tokens)
+    return sum(_segment_flops(config, sizes, segment, launch) for segment in schedule(legs, config.blocks))
 
 
 def _segment_flops(config: TransformerConfig, sizes: Sizes, segment: Segment, launch: Pass) -> int:

@@ -21,7 +21,6 @@ from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
 from shotclock.guidance import Pass
 from shotclock.plan.estimate import Estimate
-from shotclock.plan.rate import PhaseSample
 from shotclock.request import Document
 
 AUDIO_WEIGHT = 0.25  # (2048 / 4096)^2: linear layers of an audio token against a video token (ltx25.md section 1.1)
@@ -80,18 +79,13 @@ class Timings(Document):
     key: LawKey
     audio_weight: Annotated[float, Field(ge=0, le=1)]
     samples: tuple[Sample, ...]
-    phases: tuple[PhaseSample, ...] = ()
 
     def merged(self, newer: Timings) -> Timings:
         """With the runs of ``newer``, which replace their own earlier samples; raises where the keys differ."""
         require_same_key(self.key, newer.key)
-        runs = {sample.run for sample in newer.samples} | {sample.run for sample in newer.phases}
-        return self.model_copy(
-            update={
-                "samples": (*(one for one in self.samples if one.run not in runs), *newer.samples),
-                "phases": (*(one for one in self.phases if one.run not in runs), *newer.phases),
-            }
-        )
+        runs = {sample.run for sample in newer.samples}
+        kept = (sample for sample in self.samples if sample.run not in runs)
+        return self.model_copy(update={"samples": (*kept, *newer.samples)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,19 @@ class Fit(StrEnum):
 
     FITS = "fits"  # with every part at its upper end
     LIKELY = "likely"  # with every part at its typical value
+    UNKNOWN = "not known, it rests on a floor or on guesses"
     TOO_LONG = "too long"
+
+
+class Basis(StrEnum):
+    """What an estimate rests on."""
+
+    LAW = "law"  # passes measured on this device, build and model
+    RATE = "rate"  # phases measured on this device and build
+    FLOOR = "floor"  # counted operations at a measured matrix rate: less cannot be
+    GUESS = "guess"  # nothing was measured
+    MEASURED = "measured"  # it has already gone by
+    NONE = "none"  # it does not happen, or is part of another row
 
 
 class Row(Document):
@@ -28,6 +40,7 @@ class Row(Document):
 
     name: str
     estimate: Estimate
+    basis: Basis
 
 
 class Ledger(Document):
@@ -44,16 +57,26 @@ class Ledger(Document):
         return total((row.estimate for row in self.rows), "sum")
 
     @property
+    def least_s(self) -> float:
+        """What is known to be needed: typical parts, and the lower ends of those that are guessed."""
+        return sum(row.estimate.low_s if row.basis is Basis.GUESS else row.estimate.typical_s for row in self.rows)
+
+    @property
     def free_s(self) -> float | None:
         """What typical parts and the reserve leave of the lease; negative where they do not fit."""
         return None if self.lease_s is None else self.lease_s - self.needs.typical_s - self.reserve_s
 
     @property
     def fit(self) -> Fit:
-        """Against the lease less the reserve."""
-        if self.lease_s is None or self.needs.high_s + self.reserve_s <= self.lease_s:
+        """Against the lease less the reserve. A guess refuses nothing, a floor and a guess promise nothing."""
+        if self.lease_s is None:
             return Fit.FITS
-        return Fit.LIKELY if self.needs.typical_s + self.reserve_s <= self.lease_s else Fit.TOO_LONG
+        if self.least_s + self.reserve_s > self.lease_s:
+            return Fit.TOO_LONG
+        floor = any(row.basis is Basis.FLOOR for row in self.rows)
+        if floor or self.needs.typical_s + self.reserve_s > self.lease_s:
+            return Fit.UNKNOWN
+        return Fit.FITS if self.needs.high_s + self.reserve_s <= self.lease_s else Fit.LIKELY
 
     def row(self, name: str) -> Estimate:
         """The estimate of a part."""
@@ -66,17 +89,17 @@ class Ledger(Document):
     def lines(self) -> list[str]:
         """A table whose typical column sums to the lease."""
         shown = [
-            f"{row.name:<12}{row.estimate.typical_s:>12,.1f} s  {row.estimate.low_s:>10,.1f} to "
-            f"{row.estimate.high_s:,.1f} s  {row.estimate.source}"
+            f"{row.name:<15}{row.estimate.typical_s:>12,.1f} s {row.estimate.low_s:>10,.1f} to "
+            f"{row.estimate.high_s:>10,.1f} s  {row.estimate.source}"
             for row in self.rows
         ]
-        shown.append(f"{'reserve':<12}{self.reserve_s:>12,.1f} s  kept for what nobody foresaw, a guess")
+        shown.append(f"{'reserve':<15}{self.reserve_s:>12,.1f} s{'guess, kept for what nobody foresaw':>62}")
         if self.lease_s is None:
-            return [*shown, f"{'sum':<12}{self.needs.typical_s + self.reserve_s:>12,.1f} s  lease: {self.lease_source}"]
+            return [*shown, f"{'sum':<15}{self.needs.typical_s + self.reserve_s:>12,.1f} s  lease: {self.lease_source}"]
         return [
             *shown,
-            f"{'free':<12}{self.free_s or 0.0:>12,.1f} s",
-            f"{'lease':<12}{self.lease_s:>12,.1f} s  {self.lease_source}: {self.fit}",
+            f"{'free':<15}{self.free_s or 0.0:>12,.1f} s",
+            f"{'lease':<15}{self.lease_s:>12,.1f} s  {self.lease_source}: {self.fit}",
         ]
 
 

@@ -14,12 +14,14 @@ from typing import Literal
 from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, LegName
 from shotclock.model.config import TransformerConfig, transformer_config
+from shotclock.plan.cost import TEXT_TOKENS as CONTEXT_TOKENS
 from shotclock.plan.cost import decode_flops, step_flops
+from shotclock.plan.foreseen import Foreseen
 from shotclock.request import Document, Request
 from shotclock.schedule import check, sigmas
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
 
-TEXT_TOKENS = 1024  # positions of a context, registers included (ltx25.md section 3)
+TEXT_TOKENS = CONTEXT_TOKENS
 
 
 class PlannedFile(Document):
@@ -32,7 +34,7 @@ class PlannedFile(Document):
 
 
 class Plan(Document):
-    """Static part of a plan. ``forwards`` counts legs over all steps; ``passes`` are launches."""
+    """What will run and what it is expected to take. ``forwards`` counts legs over all steps, ``passes`` launches."""
 
     format: Literal["shotclock/plan/1"] = "shotclock/plan/1"
     request_sha256: str
@@ -43,6 +45,7 @@ class Plan(Document):
     text_tokens: int
     latent_frames: int
     audio_latents: int
+    blocks: int
     legs: tuple[str, ...]
     forwards: dict[str, int]
     passes: int
@@ -52,7 +55,9 @@ class Plan(Document):
     switches: tuple[str, ...]
     step_flops: int
     decode_flops: int
+    pinned_config: bool
     files: dict[str, PlannedFile]
+    forecast: Foreseen | None = None
 
     @property
     def total_forwards(self) -> int:
@@ -96,6 +101,7 @@ def make_plan(
         text_tokens=TEXT_TOKENS,
         latent_frames=geometry.latent_frames,
         audio_latents=geometry.audio_frames,
+        blocks=config.blocks,
         legs=tuple(guidance.legs(config.blocks)),
         forwards=count_forwards(guidance, request.steps, config.blocks),
         passes=sum(len(guidance.passes(step, config.blocks)) for step in range(request.steps)),
@@ -105,6 +111,7 @@ def make_plan(
         switches=switches(guidance, request.steps, config),
         step_flops=step_flops(config, geometry, guidance, TEXT_TOKENS),
         decode_flops=_decode_flops(headers.video_vae, geometry),
+        pinned_config=pinned_config,
         files={name: _planned(header) for name, header in parts.items() if header is not None},
     )
 
@@ -121,19 +128,19 @@ def switches(guidance: Guidance, steps: int, config: TransformerConfig) -> tuple
     legs = len(guidance.legs(config.blocks))
     said = [f"{total} forwards = {steps} steps x {legs} legs"]
     for flag, off in (("--stg 0", {"stg": 0.0}), ("--modality 1", {"modality": 1.0}), ("--cfg 1", {"cfg": 1.0})):
-        without = _without(guidance, off)
-        count = sum(count_forwards(without, steps, config.blocks).values())
+        count = sum(count_forwards(without(guidance, off), steps, config.blocks).values())
         if count != total:
             said.append(f"{flag} would make it {count} forwards ({count / total:.2f} of them)")
     bare = sum(
-        count_forwards(_without(guidance, {"stg": 0.0, "modality": 1.0, "cfg": 1.0}), steps, config.blocks).values()
+        count_forwards(without(guidance, {"stg": 0.0, "modality": 1.0, "cfg": 1.0}), steps, config.blocks).values()
     )
     if bare != total:
         said.append(f"all three off: {bare} forwards, an unguided render")
     return tuple(said)
 
 
-def _without(guidance: Guidance, off: Mapping[str, float]) -> Guidance:
+def without(guidance: Guidance, off: Mapping[str, float]) -> Guidance:
+    """The same with these scales in both streams."""
     return replace(
         guidance,
         video=replace(guidance.video, **off),  # type: ignore[arg-type]

@@ -1,64 +1,157 @@
 """Seconds of the phases that are no forwards (loading, text, decode) from what earlier runs of the key took.
 
-A phase is proportional to its units: bytes read, pixels decoded. Pure arithmetic on samples.
+A phase takes a fixed time and a time a unit: bytes read, pixels decoded. Pure arithmetic on samples.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, ValidationError
+from scipy.optimize import nnls
 
+from shotclock.errors import RequestError
 from shotclock.events import Phase
 from shotclock.geometry import Geometry
 from shotclock.plan.estimate import Estimate
 from shotclock.request import Document
 
 SINGLE_FACTOR = 1.5  # interval around a rate that was measured once; a guess: caches and clocks differ between runs
+LEAST_FACTOR = 1.1  # interval of one that was measured often; a guess, for the same reason
+DOUBLING_FACTOR = 1.1  # and for each doubling beyond the largest units measured; a guess
+MIN_FIT, MIN_STEP = 3, 1.5  # samples, and how far apart their units are, for a fixed part to be told from the rate
+WARM_SHARE = 0.5  # of a file in the page cache: from here on its load counts as warm
+MATRIX = "matrix"  # no phase: a matrix product, units are operations
 FILES = {  # files whose bytes a phase reads
     Phase.LOAD_TEXT: ("text_encoder",),
     Phase.LOAD_TRANSFORMER: ("transformer",),
     Phase.LOAD_DECODERS: ("video_vae", "audio_vae"),
 }
+PROMPTS = 2  # positive and negative, both are always encoded
 
 
 class PhaseSample(Document):
-    """One phase of one run."""
+    """One phase of one run. ``cached_share`` is how much of its files was in the page cache; None is not known."""
 
     phase: str
     units: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     run: str
+    cached_share: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-def units_of(phase: Phase, geometry: Geometry, file_bytes: Mapping[str, int]) -> float:
-    """What the phase's duration is proportional to: bytes, pixels, tokens; 1 where it is a constant."""
+class Rates(Document):
+    """What was measured beside forwards on one device with one build; every sample is kept as it was."""
+
+    format: Literal["shotclock/rates/1"] = "shotclock/rates/1"
+    device: str
+    build: str
+    samples: tuple[PhaseSample, ...]
+
+    def merged(self, newer: Rates) -> Rates:
+        """With the runs of ``newer``, which replace their own earlier samples; raises for another device or build."""
+        if (self.device, self.build) != (newer.device, newer.build):
+            raise RequestError(
+                f"STALE: rates were measured on {self.device} with {self.build}, not {newer.device} with {newer.build}",
+                allowed="rates of one device and build",
+                way_out="measure again: `shotclock calibrate`",
+            )
+        runs = {sample.run for sample in newer.samples}
+        kept = (sample for sample in self.samples if sample.run not in runs)
+        return self.model_copy(update={"samples": (*kept, *newer.samples)})
+
+    def matrix_flops_per_s(self, dtype: str) -> float | None:
+        """Fastest matrix product measured in ``dtype``; None where none was."""
+        phase = f"{MATRIX} {dtype}"
+        found = [one.units / one.seconds for one in self.samples if one.phase == phase and one.seconds]
+        return max(found, default=None)
+
+
+def read_rates(text: str) -> Rates:
+    """Parse a rates file; raises :class:`RequestError` naming the first field that is wrong."""
+    try:
+        return Rates.model_validate_json(text)
+    except ValidationError as bad:
+        first = bad.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RequestError(
+            f"no rates: {where}: {first['msg']}",
+            allowed="what `shotclock calibrate` or `shotclock fit` wrote",
+            way_out="remove the file and measure again: `shotclock calibrate`",
+        ) from None
+
+
+def units_of(phase: str, geometry: Geometry, file_bytes: Mapping[str, int]) -> float:
+    """What the phase's duration grows with: bytes, pixels, tokens; 1 where it is a constant."""
     match phase:
         case Phase.LOAD_TEXT | Phase.LOAD_TRANSFORMER | Phase.LOAD_DECODERS:
-            return float(sum(file_bytes.get(name, 0) for name in FILES[phase])) or 1.0
-        case Phase.DECODE_VIDEO:
+            return float(sum(file_bytes.get(name, 0) for name in FILES[Phase(phase)])) or 1.0
+        case Phase.DECODE_VIDEO | Phase.VERIFY:
             return float(geometry.width * geometry.height * geometry.frames)
         case Phase.DECODE_AUDIO:
-            return float(geometry.audio_tokens)
-        case Phase.PREPARE | Phase.SAVE_LATENTS:
+            return float(geometry.duration_s)
+        case Phase.REHEARSE:
+            return float(geometry.width * geometry.height)
+        case Phase.PREPARE | Phase.SNAPSHOT | Phase.SAVE_LATENTS:
             return float(geometry.video_tokens + geometry.audio_tokens)
+        case Phase.ENCODE:
+            return float(PROMPTS)
         case _:
             return 1.0
 
 
-def estimate_phase(samples: Sequence[PhaseSample], phase: Phase, units: float) -> Estimate | None:
-    """Median rate times units, between the fastest and the slowest rate seen; None where none was measured."""
-    rates = [sample.seconds / sample.units for sample in samples if sample.phase == phase]
-    if not rates:
+def estimate_phase(
+    samples: Sequence[PhaseSample], phase: str, units: float, *, cached_share: float | None = None
+) -> Estimate | None:
+    """Seconds of ``units``, between what the cheapest and the dearest sample would make of it; None without samples.
+
+    Samples of the phase that were as warm as ``cached_share`` count, and all of them where there are none such.
+    """
+    of_phase = [sample for sample in samples if sample.phase == phase]
+    chosen = [sample for sample in of_phase if _alike(sample.cached_share, cached_share)] or of_phase
+    if not chosen:
         return None
-    low, high = min(rates), max(rates)
-    if len(rates) == 1:
-        low, high = low / SINGLE_FACTOR, high * SINGLE_FACTOR
+    fixed_s, unit_s = fixed_and_rate(chosen)
+    typical_s = fixed_s + unit_s * units
+    largest = max(sample.units for sample in chosen)
+    beyond = DOUBLING_FACTOR ** max(math.log2(units / largest), 0.0)
+    factor = beyond * (SINGLE_FACTOR if len(chosen) == 1 else LEAST_FACTOR)
+    ratios = [1.0]
+    ratios += [sample.seconds / (fixed_s + unit_s * sample.units) for sample in chosen if fixed_s or unit_s]
+    source = f"rate of {phase}, n={len(chosen)}"
+    if len(chosen) < len(of_phase):
+        source += ", file in the page cache" if _warm(cached_share) else ", file on disk"
     return Estimate(
-        low_s=low * units,
-        typical_s=statistics.median(rates) * units,
-        high_s=high * units,
-        source=f"rate of {phase}, n={len(rates)}",
+        low_s=typical_s * min(*ratios, 1 / factor),
+        typical_s=typical_s,
+        high_s=typical_s * max(*ratios, factor),
+        source=source,
     )
+
+
+def fixed_and_rate(samples: Sequence[PhaseSample]) -> tuple[float, float]:
+    """Seconds that do not grow, and seconds a unit, both >= 0: least squares of relative errors.
+
+    Where too little was measured to tell them apart, everything grows: the median rate.
+    """
+    timed = [sample for sample in samples if sample.seconds > 0]
+    units = np.array([sample.units for sample in timed])
+    if len(timed) < MIN_FIT or units.max() < MIN_STEP * units.min():
+        return 0.0, statistics.median(sample.seconds / sample.units for sample in samples)
+    seconds = np.array([sample.seconds for sample in timed])
+    scale = float(units.max())
+    columns = np.stack([np.ones_like(units), units / scale], axis=1) / seconds[:, None]
+    (fixed_s, whole_s), _ = nnls(columns, np.ones_like(seconds))
+    return float(fixed_s), float(whole_s) / scale
+
+
+def _warm(share: float | None) -> bool | None:
+    return None if share is None else share >= WARM_SHARE
+
+
+def _alike(one: float | None, other: float | None) -> bool:
+    return other is None or _warm(one) == _warm(other)

@@ -18,7 +18,7 @@ from shotclock.errors import RequestError, RunDirError
 from shotclock.events import Phase
 from shotclock.guidance import LegName, Pass
 from shotclock.plan.law import AUDIO_WEIGHT, LawKey, Sample, Timings, kind_of
-from shotclock.plan.rate import PhaseSample, units_of
+from shotclock.plan.rate import FILES, PhaseSample, Rates, units_of
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir
 
@@ -30,13 +30,22 @@ class Attempt:
     key: LawKey
     name: str
     file_bytes: Mapping[str, int]
+    cached_shares: Mapping[str, float]
     warm_up_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     pass_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    phase_s: list[tuple[Phase, float]] = field(default_factory=list)
+    phase_s: list[tuple[str, float]] = field(default_factory=list)
     passes: int = 0
 
 
-def fit_runs(runs: Sequence[RunDir]) -> Timings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What runs of one key took: their passes, and their other phases."""
+
+    timings: Timings
+    rates: Rates
+
+
+def fit_runs(runs: Sequence[RunDir]) -> Measured:
     """All passes and phases of the runs; raises :class:`RequestError` where their keys differ.
 
     :class:`RunDirError` names a folder or a line that cannot be read. A line that a kill cut off is left out.
@@ -52,11 +61,11 @@ def fit_runs(runs: Sequence[RunDir]) -> Timings:
                 allowed="runs of one key",
                 way_out="fit the runs of each key on their own",
             )
-    return Timings(
-        key=key,
-        audio_weight=AUDIO_WEIGHT,
-        samples=tuple(sample for _, attempt, request in read for sample in samples_of(attempt, request)),
-        phases=tuple(sample for _, attempt, request in read for sample in phases_of(attempt, request)),
+    passes = tuple(sample for _, attempt, request in read for sample in samples_of(attempt, request))
+    phases = tuple(sample for _, attempt, request in read for sample in phases_of(attempt, request))
+    return Measured(
+        timings=Timings(key=key, audio_weight=AUDIO_WEIGHT, samples=passes),
+        rates=Rates(device=key.device, build=key.build, samples=phases),
     )
 
 
@@ -102,11 +111,16 @@ def _attempt(run: RunDir, number: int, line: Mapping[str, Any]) -> Attempt:
         key = LawKey.model_validate_json(json.dumps(line["law_key"]))
     except ValidationError as bad:
         raise _bad_line(run, number, f"law_key: {bad.errors()[0]['msg']}") from None
-    files = line.get("files", {})
+    try:
+        file_bytes = {name: int(file["bytes"]) for name, file in line.get("files", {}).items()}
+        shares = {name: float(share) for name, share in line.get("cached_shares", {}).items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _bad_line(run, number, "RunBegins whose files have no bytes") from None
     return Attempt(
         key=key,
         name=f"{line.get('request_sha256', '')[:12]} {line.get('utc', '')} {run.path.name}",
-        file_bytes={name: file["bytes"] for name, file in files.items()},
+        file_bytes=file_bytes,
+        cached_shares=shares,
     )
 
 
@@ -114,17 +128,28 @@ def _take(run: RunDir, number: int, line: Mapping[str, Any], attempt: Attempt, r
     """Add a pass or a phase that has ended; everything else says nothing about cost."""
     if line["event"] not in ("PassEnds", "PhaseEnds"):
         return
-    seconds = line.get("last_s")
-    if not (isinstance(seconds, float | int) and math.isfinite(seconds) and seconds >= 0):
+    seconds, is_pass = line.get("last_s"), line["event"] == "PassEnds"
+    good = (
+        isinstance(seconds, float | int) and math.isfinite(seconds) and (seconds > 0 or (seconds == 0 and not is_pass))
+    )
+    if not good:
         raise _bad_line(run, number, f"{line['event']} with last_s {seconds}")
-    if line["event"] == "PhaseEnds":
-        attempt.phase_s.append((Phase(line["phase"]), float(seconds)))
-        return
+    assert isinstance(seconds, float | int), "checked above"
+    try:
+        if is_pass:
+            _take_pass(line, float(seconds), attempt, request)
+        else:
+            attempt.phase_s.append((str(line["phase"]), float(seconds)))
+    except (KeyError, TypeError, ValueError) as bad:
+        raise _bad_line(run, number, f"{line['event']}: {bad}") from None
+
+
+def _take_pass(line: Mapping[str, Any], seconds: float, attempt: Attempt, request: Request) -> None:
     step = line["step"] - 1
     legs = tuple(LegName(leg) for leg in line["legs"])
     kind = kind_of(Pass(legs=legs, video=request.guidance.video.runs(step), audio=request.guidance.audio.runs(step)))
     warm = attempt.passes >= attempt.key.warm_up_passes
-    (attempt.pass_s if warm else attempt.warm_up_s)[kind].append(float(seconds))
+    (attempt.pass_s if warm else attempt.warm_up_s)[kind].append(seconds)
     attempt.passes += 1
 
 
@@ -149,14 +174,25 @@ def phases_of(attempt: Attempt, request: Request) -> list[PhaseSample]:
     """One sample a phase that ended, but the denoising: its passes are there one by one."""
     return [
         PhaseSample(
-            phase=str(phase),
+            phase=phase,
             units=units_of(phase, request.geometry, attempt.file_bytes),
             seconds=seconds,
             run=attempt.name,
+            cached_share=_cached_share(phase, attempt),
         )
         for phase, seconds in attempt.phase_s
-        if phase is not Phase.DENOISE
+        if phase != Phase.DENOISE
     ]
+
+
+def _cached_share(phase: str, attempt: Attempt) -> float | None:
+    """Of the files that the phase reads; None where the log does not say it of all."""
+    files = FILES[Phase(phase)] if phase in FILES else ()
+    sizes = {name: attempt.file_bytes.get(name, 0) for name in files if name in attempt.cached_shares}
+    total = sum(sizes.values())
+    if not total or len(sizes) < len(files):
+        return None
+    return sum(size * attempt.cached_shares[name] for name, size in sizes.items()) / total
 
 
 def _bad_line(run: RunDir, number: int, found: str) -> RunDirError:

@@ -1,0 +1,259 @@
+"""What a render is expected to take, before it starts: the ledger, the largest clip that fits, and the other ways out.
+
+One function that every command asks. Arithmetic on what was measured before; reads no file, weight, device or clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from shotclock.errors import DoesNotFit, RequestError
+from shotclock.geometry import Geometry
+from shotclock.guidance import Guidance
+from shotclock.lease import Lease
+from shotclock.model.config import TransformerConfig
+from shotclock.plan.estimate import Estimate, exactly
+from shotclock.plan.foreseen import Demand, Foreseen
+from shotclock.plan.law import Law, LawKey, Timings, fit_law
+from shotclock.plan.ledger import DENOISE, Fit, Ledger, default_reserve_s
+from shotclock.plan.memory import Needs
+from shotclock.plan.options import Option, Pricing, fewer_legs, fewer_steps
+from shotclock.plan.pricing import (
+    AUDIO,
+    DECODE,
+    LOAD_DECODERS,
+    LOAD_MODEL,
+    SNAPSHOTS,
+    START,
+    TAIL,
+    WARM_UP,
+    Prices,
+    Scope,
+    Work,
+    joined,
+)
+from shotclock.plan.reach import Reach, Share, search, split
+from shotclock.plan.stages import Stages
+from shotclock.plan.store import Known
+
+ANY_LEASES = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is to be rendered and on what. ``decode_flops`` counts an untiled decode, ``cached_shares`` are by file."""
+
+    geometry: Geometry
+    guidance: Guidance
+    steps: int
+    config: TransformerConfig
+    key: LawKey
+    scope: Scope
+    file_bytes: Mapping[str, int]
+    cached_shares: Mapping[str, float]
+    decode_flops: Callable[[Geometry], int]
+    needs: Needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Answer of :func:`forecast`. ``document`` goes into plan.json, with the ingredients of the governor's outlook.
+
+    ``allowed_leases`` is how many the user accepts, None any number; ``refused`` is what memory says.
+    """
+
+    document: Foreseen
+    reach: Reach
+    options: tuple[Option, ...]
+    shares: tuple[Share, ...]
+    allowed_leases: int | None
+    refused: str | None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of the wish."""
+        return self.document.ledger
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the render may start: memory holds it, and one lease or as many as are allowed."""
+        if self.refused is not None:
+            return False
+        if self.ledger.fit is not Fit.TOO_LONG:
+            return True
+        return bool(self.shares) and (self.allowed_leases is None or len(self.shares) <= self.allowed_leases)
+
+    def lines(self) -> list[str]:
+        """What a person reads before a render: law, ledger, memory, leases."""
+        said = [*self.document.law_said, *self.ledger.lines(), *(one.line() for one in self.document.memory)]
+        if len(self.shares) > 1:
+            passes = ", ".join(str(share.passes) for share in self.shares)
+            said.append(f"leases: {len(self.shares)} of {self.ledger.lease_s or 0:,.0f} s, with {passes} passes")
+        return said
+
+    def require(self) -> None:
+        """Raises :class:`DoesNotFit` (exit 3) with the largest that fits and the price of each other way out."""
+        if self.accepted:
+            return
+        options = [option.line() for option in self.options if option.fits]
+        if len(self.shares) > 1:
+            options.append(f"--leases {len(self.shares)} renders it in {len(self.shares)} leases of this length")
+        if self.refused is None and self.allowed_leases and self.allowed_leases > 1 and self.shares:
+            raise DoesNotFit(
+                f"{self.reach.wish.geometry} needs {len(self.shares)} leases of {self.ledger.lease_s or 0:,.0f} s",
+                allowed=f"--leases {self.allowed_leases}",
+                way_out=f"--leases {len(self.shares)} or --leases any",
+            )
+        self.reach.require(options)
+        raise AssertionError("a plan that is not accepted has a wish that does not fit")
+
+
+def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: float, leases: int | None) -> Forecast:
+    """Expect a render. ``began_s`` and ``now_s`` are monotonic: when the command began, and now.
+
+    ``leases`` is how many leases the user accepts, None any number. Nothing is refused here: see :meth:`require`.
+    """
+    law, said = _law(case, known)
+    lease_s = lease.length_s(began_s)
+    reserve_s = default_reserve_s(lease_s)
+    stages = Stages(
+        rates=known.rates,
+        file_bytes=case.file_bytes,
+        cached_shares=case.cached_shares,
+        matrix_flops_per_s=known.rates.matrix_flops_per_s(case.key.dtype),
+    )
+    prices = Prices(
+        config=case.config,
+        law=law,
+        stages=stages,
+        scope=case.scope,
+        start_s=max(now_s - began_s, 0.0),
+        decode_flops=case.decode_flops,
+    )
+
+    def price(geometry: Geometry, guidance: Guidance = case.guidance, steps: int = case.steps) -> Ledger:
+        return prices.ledger(geometry, guidance, steps, lease_s=lease_s, reserve_s=reserve_s, source=lease.source)
+
+    ledger = price(case.geometry)
+    reach = search(case.geometry, price, lambda geometry: case.needs.refuses(geometry, case.guidance))
+    shares = _shares(case, ledger)
+    return Forecast(
+        document=_foreseen(case, prices, ledger, said, len(shares) or None),
+        reach=reach,
+        options=_options(case, known, prices, price),
+        shares=shares,
+        allowed_leases=leases,
+        refused=case.needs.refuses(case.geometry, case.guidance),
+    )
+
+
+def _law(case: Case, known: Known) -> tuple[Law | None, tuple[str, ...]]:
+    """The fitted law, and what is said of it."""
+    if known.timings is None:
+        floor = "a floor from counted operations, which refuses what cannot fit and promises nothing"
+        way = "`shotclock calibrate` measures a law"
+        return None, (*known.stale_lines(case.key), f"no law for this device and build: denoise is {floor}; {way}")
+    try:
+        law = fit_law(known.timings)
+    except RequestError as bad:
+        return None, (f"no law: {bad.found}; {bad.way_out}",)
+    kinds = Work.of(case.guidance, case.steps, case.config.blocks).counts
+    said = [f"law of {kind}: {law.curves[kind].chosen} s" for kind in kinds if kind in law.curves]
+    said += [f"law: {kind} was not measured, scaled by operations" for kind in kinds if kind not in law.curves]
+    return law, tuple(said)
+
+
+def _options(case: Case, known: Known, prices: Prices, price: Pricing) -> tuple[Option, ...]:
+    """Fewer legs, fewer steps, and the quantised weights that were measured."""
+    wish = case.geometry, case.guidance, case.steps
+    wish_s = price(*wish).row(DENOISE).typical_s
+    quantised = []
+    for timings in known.others:
+        alike = timings.key.model_copy(update={"quantisation": case.key.quantisation}) == case.key
+        if alike and (law := _fitted(timings)) is not None:
+            ledger = price(*wish)
+            rows = replace(prices, law=law).ledger(
+                *wish, lease_s=ledger.lease_s, reserve_s=ledger.reserve_s, source=ledger.lease_source
+            )
+            quantised.append(
+                Option(flags=f"{timings.key.quantisation} weights (measured)", ledger=rows, wish_denoise_s=wish_s)
+            )
+    return (*fewer_legs(*wish, price), *fewer_steps(*wish, price), *quantised)
+
+
+def _fitted(timings: Timings) -> Law | None:
+    try:
+        return fit_law(timings)
+    except RequestError:
+        return None
+
+
+def _shares(case: Case, ledger: Ledger) -> tuple[Share, ...]:
+    """The render over leases of this length, where one does not do; none where no number of them does."""
+    if ledger.lease_s is None or ledger.fit is not Fit.TOO_LONG:
+        return ()
+    work = Work.of(case.guidance, case.steps, case.config.blocks, case.scope.passes_done)
+    before = ledger.rows[: [row.name for row in ledger.rows].index(DENOISE)]
+    again_s = sum(row.estimate.typical_s for row in before if row.name in (START, LOAD_MODEL, WARM_UP))
+    forwards_s = ledger.row(DENOISE).typical_s + ledger.row(SNAPSHOTS).typical_s
+    if not forwards_s:
+        return ()
+    try:
+        return split(
+            work.passes,
+            forwards_s / work.passes,
+            lease_s=ledger.lease_s,
+            first_s=sum(row.estimate.typical_s for row in before),
+            resume_s=again_s,
+            tail_s=sum(ledger.row(name).typical_s for name in TAIL),
+            reserve_s=ledger.reserve_s,
+        )
+    except DoesNotFit:
+        return ()
+
+
+def _foreseen(case: Case, prices: Prices, ledger: Ledger, said: tuple[str, ...], leases: int | None) -> Foreseen:
+    """The document: with the law of the kinds that were measured, and only those."""
+    law, geometry = prices.law, case.geometry
+    kinds = list(Work.of(case.guidance, case.steps, case.config.blocks).counts)
+    known = [kind for kind in kinds if law is not None and kind in law.curves]
+    tail = joined("tail", *(row for row in ledger.rows if row.name in TAIL))
+    draft = joined("draft", *(row for row in ledger.rows if row.name in (LOAD_DECODERS, AUDIO, DECODE)))
+    steps = Work.of(case.guidance, case.steps, case.config.blocks, case.scope.passes_done).steps
+    return Foreseen(
+        ledger=ledger,
+        law_key=case.key,
+        law_said=said,
+        law={kind: law.predict(kind, geometry) for kind in known} if law else {},
+        tail=tail.estimate,
+        closing=_closing(ledger, steps),
+        draft=draft.estimate,
+        reserve_s=ledger.reserve_s,
+        warm_up_passes=case.key.warm_up_passes,
+        warm_up_ratio=law.warm_up_ratio(known[0], geometry) if law and known else None,
+        leases=1 if ledger.fit is not Fit.TOO_LONG else leases,
+        memory=_memory(case),
+    )
+
+
+def _closing(ledger: Ledger, steps: int) -> Estimate:
+    """One snapshot."""
+    rows = [row for row in ledger.rows if row.name == SNAPSHOTS]
+    return rows[0].estimate.times(1 / steps) if rows and steps else exactly(0.0, "no forward is left")
+
+
+def _memory(case: Case) -> tuple[Demand, ...]:
+    try:
+        return case.needs.demands(case.geometry, case.guidance)
+    except DoesNotFit:
+        return ()  # said by ``refused``
+
+
+def parse_leases(text: str) -> int | None:
+    """ "3" to 3 and "any" to None; raises :class:`RequestError`."""
+    if text == ANY_LEASES:
+        return None
+    if text.isascii() and text.isdigit() and int(text[:6]) > 0:
+        return int(text[:6])
+    raise RequestError(f"leases {text[:20]!r}", allowed="a number from 1, or any", way_out="write --leases 2")

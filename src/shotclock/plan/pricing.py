@@ -1,0 +1,224 @@
+"""What a clip costs: the ledger of any geometry, guidance and number of steps, for one model on one device.
+
+Arithmetic on laws, rates and counts. Knows no file, device or clock; total forwards come from ``passes()``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from shotclock.events import Phase
+from shotclock.geometry import Geometry
+from shotclock.guidance import Guidance, Guider, Leg, LegName, Pass
+from shotclock.model.config import TransformerConfig
+from shotclock.plan.cost import TEXT_TOKENS, alone_flops, pass_flops
+from shotclock.plan.estimate import Estimate, exactly, floor_of, total
+from shotclock.plan.law import Law, kind_of
+from shotclock.plan.ledger import DENOISE, Basis, Ledger, Row
+from shotclock.plan.stages import Stages, nothing
+
+SCALED_FACTOR = 1.25  # on the interval of a kind that is scaled from another by its operations; a guess
+WARM_UP_BOUND = 9.0  # extra time of a warm-up pass over a warm one where none was measured (users.md row 15)
+START, LOAD_TEXT, TEXT, LOAD_MODEL, REHEARSAL, WARM_UP = (
+    "start",
+    "load text",
+    "text",
+    "load model",
+    "rehearsal",
+    "warm-up",
+)
+SNAPSHOTS, SAVE, LOAD_DECODERS, DECODE, AUDIO, MUX, VERIFY = (
+    "snapshots", "save latents", "load decoders", "decode", "audio", "mux", "verify"
+)  # fmt: skip
+TAIL = (SAVE, LOAD_DECODERS, DECODE, AUDIO, MUX, VERIFY)  # rows that follow the last forward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Passes still to run, counted by kind, with one pass of each; ``steps`` that end among them."""
+
+    counts: Mapping[str, int]
+    examples: Mapping[str, Pass]
+    steps: int
+
+    @classmethod
+    def of(cls, guidance: Guidance, steps: int, blocks: int, passes_done: int = 0) -> Work:
+        """From the list that the sampler runs, without its first ``passes_done``."""
+        listed = [(step, launch) for step in range(steps) for launch in guidance.passes(step, blocks)][passes_done:]
+        return cls(
+            counts=Counter(kind_of(launch) for _, launch in listed),
+            examples={kind_of(launch): launch for _, launch in reversed(listed)},
+            steps=len({step for step, _ in listed}),
+        )
+
+    @property
+    def passes(self) -> int:
+        """All of them."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which stages a render has: text encoded here or given, a rehearsal, a verdict; passes an earlier lease did."""
+
+    encodes_text: bool
+    rehearses: bool
+    verifies: bool
+    passes_done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of one model on one device. ``law`` is None where too little was measured.
+
+    ``start_s`` went by before the plan was made; ``decode_flops`` counts the operations of an untiled decode.
+    """
+
+    config: TransformerConfig
+    law: Law | None
+    stages: Stages
+    scope: Scope
+    start_s: float
+    decode_flops: Callable[[Geometry], int]
+
+    def ledger(
+        self,
+        geometry: Geometry,
+        guidance: Guidance,
+        steps: int,
+        *,
+        lease_s: float | None,
+        reserve_s: float,
+        source: str,
+    ) -> Ledger:
+        """All parts of a render in the order they run."""
+        work = Work.of(guidance, steps, self.config.blocks, self.scope.passes_done)
+        rows = (*self.before(geometry), *self.forwards(geometry, guidance, work), *self.after(geometry))
+        return Ledger(lease_s=lease_s, lease_source=source, reserve_s=reserve_s, rows=rows)
+
+    def before(self, geometry: Geometry) -> tuple[Row, ...]:
+        """Everything before the first forward."""
+        row = self.stages.row
+        encodes = self.scope.encodes_text
+        text = row(TEXT, Phase.ENCODE, geometry), row(TEXT, Phase.CONNECT, geometry)
+        given = "contexts are given"
+        return (
+            Row(name=START, estimate=exactly(self.start_s, "measured: imports and headers"), basis=Basis.MEASURED),
+            row(LOAD_TEXT, Phase.LOAD_TEXT, geometry) if encodes else nothing(LOAD_TEXT, given),
+            joined(TEXT, *text) if encodes else nothing(TEXT, given),
+            row(REHEARSAL, Phase.REHEARSE, geometry) if self.scope.rehearses else nothing(REHEARSAL, "not asked for"),
+            joined(
+                LOAD_MODEL,
+                row(LOAD_MODEL, Phase.LOAD_TRANSFORMER, geometry),
+                row(LOAD_MODEL, Phase.PREPARE, geometry),
+            ),
+        )
+
+    def forwards(self, geometry: Geometry, guidance: Guidance, work: Work) -> tuple[Row, ...]:
+        """What the warm-up takes longer, the forwards, and a snapshot after each step."""
+        if not work.passes:
+            return (nothing(WARM_UP, "no forward is left"), nothing(DENOISE, "no forward is left"))
+        passes = {kind: self.a_pass(launch, geometry, guidance) for kind, launch in work.examples.items()}
+        rows = [row.model_copy(update={"estimate": row.estimate.times(work.counts[k])}) for k, row in passes.items()]
+        first = next(iter(passes))
+        return (
+            self.warm_up(first, passes[first].estimate),
+            joined(DENOISE, *rows),
+            self.stages.row(SNAPSHOTS, Phase.SNAPSHOT, geometry, count=work.steps),
+        )
+
+    def after(self, geometry: Geometry) -> tuple[Row, ...]:
+        """The tail: everything after the last forward."""
+        row = self.stages.row
+        return (
+            row(SAVE, Phase.SAVE_LATENTS, geometry),
+            row(LOAD_DECODERS, Phase.LOAD_DECODERS, geometry),
+            row(AUDIO, Phase.DECODE_AUDIO, geometry),
+            row(DECODE, Phase.DECODE_VIDEO, geometry, flops=self.decode_flops(geometry)),
+            nothing(MUX, "part of decode: frames leave for the mp4 as they are decoded"),
+            row(VERIFY, Phase.VERIFY, geometry) if self.scope.verifies else nothing(VERIFY, "not asked for"),
+        )
+
+    def a_pass(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> Row:
+        """One warm pass: by its own curve, else scaled from another kind by operations, else a floor."""
+        kind = kind_of(launch)
+        if self.law is None:
+            return self._floor(launch, geometry, guidance)
+        if kind in self.law.curves:
+            return Row(name=kind, estimate=self.law.predict(kind, geometry), basis=Basis.LAW)
+        return self._scaled(launch, geometry, guidance)
+
+    def warm_up(self, kind: str, warm: Estimate) -> Row:
+        """How much longer the first passes take together, once a process."""
+        curve = self.law.curves.get(kind) if self.law else None
+        extra_s = curve.warm_up_extra_s if curve else None
+        if extra_s is not None:
+            estimate = Estimate(low_s=0.0, typical_s=extra_s, high_s=2 * extra_s, source="law: largest seen, doubled")
+            return Row(name=WARM_UP, estimate=estimate, basis=Basis.LAW)
+        high_s = WARM_UP_BOUND * warm.high_s
+        estimate = Estimate(low_s=0.0, typical_s=warm.typical_s, high_s=high_s, source="guess: no warm-up was measured")
+        return Row(name=WARM_UP, estimate=estimate, basis=Basis.GUESS)
+
+    def _floor(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> Row:
+        rate = self.stages.matrix_flops_per_s
+        if rate is None:
+            unknown = exactly(0.0, "unknown: neither a law nor a matrix rate was measured")
+            return Row(name=kind_of(launch), estimate=unknown, basis=Basis.FLOOR)
+        flops = self._flops(launch, geometry, guidance)
+        return Row(name=kind_of(launch), estimate=floor_of(flops, rate), basis=Basis.FLOOR)
+
+    def _scaled(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> Row:
+        assert self.law is not None, "scaled from a law"
+        kind = max(self.law.curves, key=lambda name: name.count("+"))
+        known = self.law.predict(kind, geometry)
+        ratio = self._flops(launch, geometry, guidance) / self._flops(pass_of(kind), geometry, guidance)
+        estimate = Estimate(
+            low_s=known.low_s * ratio / SCALED_FACTOR,
+            typical_s=known.typical_s * ratio,
+            high_s=known.high_s * ratio * SCALED_FACTOR,
+            source=f"law of {kind} scaled by operations, a guess",
+        )
+        return Row(name=kind_of(launch), estimate=estimate, basis=Basis.GUESS)
+
+    def _flops(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> int:
+        """Operations of a pass, prefixes of earlier passes of its step taken off where the guidance has it."""
+        for step in range(2):
+            passes = guidance.passes(step, self.config.blocks)
+            if launch in passes:
+                counted = pass_flops(self.config, geometry, guidance, TEXT_TOKENS, step=step)
+                return counted[passes.index(launch)]
+        every = every_leg(guidance, self.config.blocks)
+        return alone_flops(self.config, geometry, [every[name] for name in launch.legs], launch, TEXT_TOKENS)
+
+
+def every_leg(guidance: Guidance, blocks: int) -> Mapping[LegName, Leg]:
+    """All four legs with the guidance's STG blocks, whether it needs them or not."""
+
+    def on(guider: Guider) -> Guider:
+        return replace(guider, cfg=2.0, modality=2.0, stg=1.0 if guider.stg_blocks else 0.0)
+
+    plain = {name: Leg() for name in LegName}  # without a block to perturb, the perturbed leg is the cond leg
+    return plain | dict(replace(guidance, video=on(guidance.video), audio=on(guidance.audio)).legs(blocks))
+
+
+def pass_of(kind: str) -> Pass:
+    """The pass that :func:`kind_of` calls ``kind``."""
+    legs, _, alone = kind.partition(" ")
+    return Pass(
+        legs=tuple(LegName(leg) for leg in legs.split("+")),
+        video=not alone.startswith("audio"),
+        audio=not alone.startswith("video"),
+    )
+
+
+def joined(name: str, *rows: Row) -> Row:
+    """Rows as one: sums, the weakest basis and the sources that differ."""
+    order = (Basis.FLOOR, Basis.GUESS, Basis.RATE, Basis.LAW, Basis.MEASURED, Basis.NONE)
+    sources = "; ".join(dict.fromkeys(row.estimate.source for row in rows))
+    return Row(
+        name=name,
+        estimate=total((row.estimate for row in rows), sources),
+        basis=min((row.basis for row in rows), key=order.index),
+    )

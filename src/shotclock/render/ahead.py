@@ -1,0 +1,230 @@
+"""Before a render: gathers what the forecast needs (headers, free memory, measured laws and rates) and asks for it.
+
+Reads headers, the home folder and memory counters; loads no weight. ``render``, ``plan`` and ``resume`` all go through
+:func:`look_ahead`, so what is planned is what is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from shotclock.errors import RunDirError
+from shotclock.geometry import Geometry
+from shotclock.lease import Lease
+from shotclock.model.config import TransformerConfig, transformer_config
+from shotclock.plan.cost import TEXT_TOKENS, decode_flops
+from shotclock.plan.forecast import Case, Forecast, forecast
+from shotclock.plan.key import attention_order, law_key
+from shotclock.plan.law import LawKey
+from shotclock.plan.memory import FLOAT_BYTES, Needs, Room, Tiles, Weights
+from shotclock.plan.pricing import Scope
+from shotclock.plan.rate import MATRIX, PhaseSample, Rates
+from shotclock.plan.store import Known, keep_rates, read_known
+from shotclock.render.decode import decoder_stages
+from shotclock.render.page_cache import cached_share
+from shotclock.render.tiling import choose_tiling, decode_bytes
+from shotclock.request import Request
+from shotclock.weights import keys
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
+
+logger = logging.getLogger(__name__)
+
+UNIFIED_SHARE = 0.9  # of host memory: a device with as much has no memory of its own (lease.md, GB10)
+ENDLESS_BYTES = 2**62  # stands for memory that could not be read: nothing is refused on it
+MATRIX_SIDES = {"cuda": 8192, "cpu": 512}
+MATRIX_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a render runs. ``name`` is what plan and record call the device."""
+
+    device: torch.device
+    name: str
+    dtype: torch.dtype
+    room: Room
+
+    @property
+    def dtype_name(self) -> str:
+        """As plan and record write it."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The lease, and monotonic readings of when the command began and of now; ``leases`` as the user accepts them."""
+
+    lease: Lease
+    began_s: float
+    now_s: float
+    leases: int | None
+
+
+def read_room(device: torch.device) -> Room:
+    """What is free now, before any model is loaded."""
+    host = psutil.virtual_memory()
+    if device.type != "cuda":
+        return Room(device_bytes=int(host.available), host_bytes=int(host.available), shared=True)
+    properties = torch.cuda.get_device_properties(device)
+    large = properties.total_memory >= UNIFIED_SHARE * host.total
+    if not properties.total_memory or (properties.is_integrated and large):
+        return Room(device_bytes=int(host.available), host_bytes=int(host.available), shared=True)
+    return Room(device_bytes=int(torch.cuda.mem_get_info(device)[0]), host_bytes=int(host.available), shared=False)
+
+
+def look_ahead(
+    request: Request,
+    headers: CheckpointHeaders,
+    machine: Machine,
+    *,
+    scope: Scope,
+    window: Window,
+    home: Path,
+    pinned_config: bool = False,
+) -> Forecast:
+    """The forecast of a render; measures the device's matrix rate on first use (a fraction of a second)."""
+    case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
+    known = with_matrix_rate(read_known(home, case.key), machine, home)
+    return forecast(case, known, lease=window.lease, began_s=window.began_s, now_s=window.now_s, leases=window.leases)
+
+
+def key_of(request: Request, config: TransformerConfig, machine: Machine) -> LawKey:
+    """The key of a render as its plan and its event log have it."""
+    return law_key(
+        config,
+        request.guidance,
+        device=machine.name,
+        torch_build=torch.__version__,
+        dtype=machine.dtype_name,
+        attention=attention_order(machine.device.type),
+    )
+
+
+def case_of(
+    request: Request, headers: CheckpointHeaders, machine: Machine, *, scope: Scope, pinned_config: bool
+) -> Case:
+    """What the headers say, as the planner takes it."""
+    config = transformer_config(transformer_settings(headers.transformer, pinned_config=pinned_config))
+    files = {name: header for name, header in files_of(headers).items() if header is not None}
+    return Case(
+        geometry=request.geometry,
+        guidance=request.guidance,
+        steps=request.steps,
+        config=config,
+        key=key_of(request, config, machine),
+        scope=scope,
+        file_bytes={name: header.file_bytes for name, header in files.items()},
+        cached_shares=cached_shares(headers),
+        decode_flops=decode_counter(headers.video_vae),
+        needs=needs_of(headers, config, machine, encodes_text=scope.encodes_text),
+    )
+
+
+def files_of(headers: CheckpointHeaders) -> Mapping[str, Header | None]:
+    """By the names that plan and event log use."""
+    return {
+        "transformer": headers.transformer,
+        "text_encoder": headers.text_encoder,
+        "video_vae": headers.video_vae,
+        "audio_vae": headers.audio_vae,
+    }
+
+
+def cached_shares(headers: CheckpointHeaders) -> dict[str, float]:
+    """How much of each file is in the page cache, where the kernel says it: field ``cached_shares`` of RunBegins."""
+    shares = {name: cached_share(header.path) for name, header in files_of(headers).items() if header is not None}
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def decode_counter(header: Header) -> Callable[[Geometry], int]:
+    """Operations of an untiled decode of any clip."""
+    shapes = {name: entry.shape for name, entry in header.tensors.items()}
+    config: Mapping[str, Any] = header.metadata["config"]["vae"]
+    return lambda geometry: decode_flops(shapes, config, geometry)
+
+
+def needs_of(headers: CheckpointHeaders, config: TransformerConfig, machine: Machine, *, encodes_text: bool) -> Needs:
+    """Memory of the four files on the machine."""
+    size = machine.dtype.itemsize
+    as_stored = machine.dtype == torch.bfloat16
+    text = headers.text_encoder if encodes_text else None
+    transformer = {k: e for k, e in headers.transformer.tensors.items() if "embeddings_connector." not in k}
+    video = {k: e for k, e in headers.video_vae.tensors.items() if "decoder." in k}
+    return Needs(
+        config=config,
+        weights=Weights(
+            text_bytes=0 if text is None else sum(size * entry.elements for entry in text.tensors.values()),
+            text_states_bytes=0 if text is None else text_states_bytes(text, size),
+            transformer_bytes=sum(e.end - e.start if as_stored else size * e.elements for e in transformer.values()),
+            decoder_bytes=sum(size * entry.elements for entry in video.values())
+            + sum(FLOAT_BYTES * entry.elements for entry in headers.audio_vae.tensors.values()),
+        ),
+        room=machine.room,
+        tiles=tile_needs(headers.video_vae, size),
+        element_bytes=size,
+        fused=machine.device.type == "cuda",
+    )
+
+
+def text_states_bytes(header: Header, element_bytes: int) -> int:
+    """All layers' states of one prompt of 1,024 tokens: as computed, and twice in float32 while they are scaled."""
+    gemma = header.metadata["gemma_config"]["text_config"]
+    states = TEXT_TOKENS * gemma["hidden_size"] * (gemma["num_hidden_layers"] + 1)
+    return int(states * (element_bytes + 2 * FLOAT_BYTES))
+
+
+def tile_needs(header: Header, element_bytes: int) -> Tiles:
+    """The tiles that the decode would take in a given room, and the bytes they need."""
+    stages = decoder_stages(keys.video_vae(header).arguments)
+
+    def needed(geometry: Geometry, free: int | None) -> tuple[int, str]:
+        room = ENDLESS_BYTES if free is None else max(free, 0)
+        tiling = choose_tiling(geometry, free_bytes=room, stages=stages, element_bytes=element_bytes)
+        size = decode_bytes(tiling, geometry, stages=stages, element_bytes=element_bytes)
+        return size, "untiled" if tiling is None else f"in tiles of {tiling}"
+
+    return needed
+
+
+def with_matrix_rate(known: Known, machine: Machine, home: Path) -> Known:
+    """With the device's matrix rate in the render's dtype, measured and kept where it was not known."""
+    if known.rates.matrix_flops_per_s(machine.dtype_name) is not None:
+        return known
+    sample = matrix_sample(machine.device, machine.dtype)
+    rates = Rates(device=known.rates.device, build=known.rates.build, samples=(sample,))
+    try:
+        keep_rates(home, rates)
+    except RunDirError as bad:
+        logger.warning("the matrix rate is not kept: %s", bad)
+    return Known(timings=known.timings, rates=known.rates.merged(rates), others=known.others)
+
+
+def matrix_sample(device: torch.device, dtype: torch.dtype) -> PhaseSample:
+    """Seconds of a square matrix product on random values, the fastest of five after a warm-up."""
+    side = MATRIX_SIDES[device.type]
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
+    times = []
+    for _ in range(MATRIX_ROUNDS + 1):
+        begun_s = time.perf_counter()
+        _ = a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - begun_s)
+    name = str(dtype).removeprefix("torch.")
+    return PhaseSample(
+        phase=f"{MATRIX} {name}",
+        units=2.0 * prod((side, side, side)),
+        seconds=min(times[1:]),
+        run=f"matrix {name} {datetime.now(UTC):%Y-%m-%d}",
+    )
