@@ -86,10 +86,12 @@ class PassEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything a deterministic sampler needs to go on after ``step`` steps, in the dtype of the latents.
+    """Everything a sampler needs to go on after ``step`` evaluations of the model, in the dtype of the latents.
 
     ``video_x0`` and ``audio_x0`` are the last denoised states: skip_step reuses them, a draft shows them; None before
     the first step. ``video_legs`` and ``audio_legs`` are the predictions of legs of the next step that have ended.
+    ``carried`` is what else the sampler keeps from one evaluation to the next: the state of its noise generator,
+    anchors of a step that is half done.
     """
 
     step: int
@@ -99,6 +101,7 @@ class State:
     audio_x0: Tensor | None = None
     video_legs: Mapping[LegName, Tensor] = field(default_factory=dict)
     audio_legs: Mapping[LegName, Tensor] = field(default_factory=dict)
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def legs(self) -> tuple[LegName, ...]:

@@ -1,12 +1,14 @@
 """Sigma schedules of LTX-2.5 (ltx25.md section 5.1): which noise levels a render visits.
 
 Pure arithmetic in float32, rounding for rounding what the official schedule does: a last digit of a sigma is a
-different clip. Knows no sampler.
+different clip. Of samplers it knows where they evaluate the model, not what they do with the answer.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from enum import StrEnum
 
 import torch
 from jaxtyping import Float
@@ -20,6 +22,29 @@ BASE_TOKENS, MAX_TOKENS = 1024, 4096
 TERMINAL = 0.1  # last sigma before 0
 DISTILLED = (1.0, 0.99375, 0.9875, 0.98125, 0.975, 0.909375, 0.725, 0.421875, 0.0)  # ltx25.md 5.1, 8 steps
 DISTILLED_STAGE_2 = (0.909375, 0.725, 0.421875, 0.0)  # ltx25.md 5.1, 3 steps
+RES_2S_LAST = 0.0011  # res_2s walks to this level instead of 0 and evaluates once more there (ltx25.md 5.3, HQ)
+
+
+class Sampler(StrEnum):
+    """How a denoised state moves the latents to the next level."""
+
+    EULER = "euler"
+    ANCESTRAL = "ancestral"  # Euler with fresh noise after each step
+    RES_2S = "res_2s"  # second order: a midpoint between two levels, noise after both
+
+
+def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[float, ...]:
+    """The noise level of each evaluation of the model; the one list that planner and sampler count by.
+
+    Euler and ancestral evaluate once a step. res_2s evaluates ``2 N + 1`` times: at each level, at the geometric mean
+    of it and the next (of which the last is :data:`RES_2S_LAST`), and at that last level.
+    """
+    levels = [float(sigma) for sigma in sigmas]
+    if sampler is not Sampler.RES_2S:
+        return tuple(levels[:-1])
+    ends = [*levels[1:-1], RES_2S_LAST]
+    pairs = [(sigma, math.sqrt(sigma * end)) for sigma, end in zip(levels[:-1], ends, strict=True)]
+    return (*(level for pair in pairs for level in pair), RES_2S_LAST)
 
 
 def sigmas(steps: int, tokens: int = SHIFT_TOKENS) -> Float[Tensor, " steps_and_one"]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fakes import prepared, random_transformer, tiny_config
 from shotclock.events import PassBegins, PassEnds, State, StepEnds
 from shotclock.guidance import Guidance, Guider
-from shotclock.render.denoise import Prepared, denoise, euler
+from shotclock.render.denoise import Prepared, denoise
+from shotclock.render.samplers import euler
 from shotclock.schedule import sigmas
 
 MODEL = random_transformer(tiny_config(2), torch.float64)

@@ -1,7 +1,8 @@
-"""The sampler: a generator that runs the guided Euler loop and says what it does.
+"""The guided loop: a generator that evaluates the model at level after level and says what it does.
 
 It knows no clock, budget, file or callback (design.md, "the denoise loop speaks, the governor listens"). A pass is
-announced before it is launched. Equations of ltx25.md section 5.2; roundings of section 1.5.
+announced before it is launched. What an evaluation makes of the latents is the matter of samplers.py. Equations of
+ltx25.md section 5.2; roundings of section 1.5.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from shotclock.latents import Latents, StreamLatents
 from shotclock.model.adaln import Times
 from shotclock.model.rope import Rotary
 from shotclock.model.transformer import Kept, Stream, Transformer
+from shotclock.render.samplers import kept_clean, move
+from shotclock.schedule import Sampler, evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +74,17 @@ def denoise(
     sigmas: Float[Tensor, " n"],
     guidance: Guidance,
     start: State,
+    sampler: Sampler = Sampler.EULER,
 ) -> Iterator[PassBegins | PassEnds | LegsEnd | StepEnds]:
-    """Run steps ``start.step`` to the end of ``sigmas``; the last :class:`StepEnds` holds the clean latents.
+    """Run from ``start.step`` to the end of ``sigmas``; the last :class:`StepEnds` holds the clean latents.
 
-    Legs that ``start`` holds are not run again, bit for bit as if the render had never stopped: what later passes
-    share with them is computed once more, in the same launches.
+    A step here is an evaluation of the model, of which a step of res_2s has two. ``start`` is the state of an earlier
+    run, or what :func:`~shotclock.render.samplers.begin` makes. Legs that ``start`` holds are not run again, bit for
+    bit as if the render had never stopped: what later passes share with them is computed once more, in the same
+    launches.
     """
-    levels = [float(sigma) for sigma in sigmas]
+    ends = [float(sigma) for sigma in sigmas]
+    levels = (*evaluations(sampler, ends), 0.0)
     steps = len(levels) - 1
     blocks = transformer.config.blocks
     state, index = start, sum(len(guidance.passes(step, blocks)) for step in range(start.step))
@@ -98,10 +105,10 @@ def denoise(
                 yield PassEnds(**said)  # type: ignore[arg-type]
                 yield LegsEnd(state=state)
             else:
-                state = advance(prepared, state, guidance, levels[step], levels[step + 1])
+                state = advance(prepared, state, guidance, sampler, ends)
                 yield PassEnds(**said)  # type: ignore[arg-type]
         if not passes:
-            state = advance(prepared, state, guidance, levels[step], levels[step + 1])
+            state = advance(prepared, state, guidance, sampler, ends)
         yield StepEnds(steps=steps, sigma=levels[step + 1], state=state)
 
 
@@ -170,10 +177,10 @@ def advance(
     prepared: tuple[Prepared, Prepared],
     state: State,
     guidance: Guidance,
-    sigma: float,
-    sigma_next: float,
+    sampler: Sampler,
+    sigmas: Sequence[float],
 ) -> State:
-    """Combine the legs of both streams and take the Euler step from ``sigma`` to ``sigma_next``."""
+    """Combine the legs of both streams and let the sampler move the latents."""
 
     def denoised(side: int, guider: Guider, legs: Mapping[LegName, Tensor], last: Tensor | None) -> Tensor:
         if not guider.runs(state.step):
@@ -181,25 +188,10 @@ def advance(
             return last
         latents = prepared[side].latents
         work = torch.promote_types(latents.clean.dtype, torch.float32)
-        guided = combine(legs, guider, work).to(work)
-        mask = latents.mask.to(work)
-        return (guided * mask + latents.clean.to(work) * (1 - mask)).to(latents.clean.dtype)
+        return kept_clean(combine(legs, guider, work).to(latents.clean.dtype), latents)
 
-    video_x0 = denoised(0, guidance.video, state.video_legs, state.video_x0)
-    audio_x0 = denoised(1, guidance.audio, state.audio_legs, state.audio_x0)
-    return State(
-        step=state.step + 1,
-        video=euler(state.video, video_x0, sigma, sigma_next),
-        audio=euler(state.audio, audio_x0, sigma, sigma_next),
-        video_x0=video_x0,
-        audio_x0=audio_x0,
+    found = (
+        denoised(0, guidance.video, state.video_legs, state.video_x0),
+        denoised(1, guidance.audio, state.audio_legs, state.audio_x0),
     )
-
-
-def euler(
-    x: Float[Tensor, "b n c"], x0: Float[Tensor, "b n c"], sigma: float, sigma_next: float
-) -> Float[Tensor, "b n c"]:
-    """``x + (x - x0) / sigma * (sigma_next - sigma)``; the velocity is rounded to the latents' dtype first."""
-    work = torch.promote_types(x.dtype, torch.float32)
-    velocity = ((x.to(work) - x0.to(work)) / sigma).to(x.dtype)
-    return (x.to(work) + velocity.to(work) * (sigma_next - sigma)).to(x.dtype)
+    return move(sampler, sigmas, state, found, (prepared[0].latents, prepared[1].latents))
