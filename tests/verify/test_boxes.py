@@ -19,7 +19,9 @@ def _box(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(body), name) + body
 
 
-WHOLE = _box(b"ftyp", b"isom0000") + _box(b"moov", b"m" * 40) + _box(b"mdat", b"d" * 100)
+TRAK = _box(b"trak", _box(b"tkhd", b"t" * 20) + _box(b"mdia", _box(b"minf", _box(b"stbl", _box(b"stsz", b"s" * 12)))))
+MOOV = _box(b"moov", _box(b"mvhd", b"m" * 20) + TRAK)
+WHOLE = _box(b"ftyp", b"isom0000") + MOOV + _box(b"mdat", b"d" * 100)
 
 
 def _walk(path: Path, content: bytes, kind: str = "mov") -> object:
@@ -49,7 +51,8 @@ def test_every_cut_inside_the_last_box_is_an_overrun(tmp_path: Path, left_out: i
 def test_large_and_open_sizes_are_read(tmp_path: Path) -> None:
     """Size 1 takes 64 bits, size 0 runs to the end."""
     path = tmp_path / "a.mp4"
-    path.write_bytes(struct.pack(">I4sQ", 1, b"mdat", 20) + b"data" + struct.pack(">I4s", 0, b"moov") + b"x" * 9)
+    last = struct.pack(">I4s", 0, b"moov") + _box(b"mvhd", b"x")
+    path.write_bytes(struct.pack(">I4sQ", 1, b"mdat", 20) + b"data" + last)
     found = walk(path, "mov")
     assert (found.names, found.overrun_bytes) == (("mdat", "moov"), 0)
     assert not found.starts_fast
@@ -60,7 +63,7 @@ def test_large_and_open_sizes_are_read(tmp_path: Path) -> None:
     [
         (WHOLE + b"\x00\x00\x00\x07free", "7 bytes"),
         (WHOLE + b"\x00\x00\x00\x10\x00\x01\x02\x03" + b"x" * 8, "named"),
-        (WHOLE + b"\x00\x00", "inside a box header"),
+        (WHOLE + b"\x00\x00", "where a box header belongs"),
         (b"\x00\x00\x00\x08free" * (MOST_BOXES + 2), "more than"),
     ],
 )
@@ -69,6 +72,23 @@ def test_what_is_no_box_is_malformed(tmp_path: Path, content: bytes, word: str) 
     path = tmp_path / "a.mp4"
     path.write_bytes(content)
     assert word in str(walk(path, "mov").malformed)
+
+
+@pytest.mark.parametrize("box", [b"mvhd", b"trak", b"mdia", b"minf", b"stbl", b"stsz"])
+def test_a_box_that_ends_after_the_one_around_it_is_malformed(tmp_path: Path, box: bytes) -> None:
+    """Decoders shrink it without a word; each level on the way to the index."""
+    content = bytearray(WHOLE)
+    content[WHOLE.index(box) - 2] = 1
+    (tmp_path / "a.mp4").write_bytes(content)
+    assert "around it" in str(walk(tmp_path / "a.mp4", "mov").malformed)
+
+
+def test_boxes_nested_without_end_are_walked_without_recursion_error(tmp_path: Path) -> None:
+    """A hundred thousand boxes, each in the one before."""
+    depth = 100_000
+    content = b"".join(struct.pack(">I4s", 8 * left, b"moov") for left in range(depth, 0, -1))
+    (tmp_path / "a.mp4").write_bytes(content)
+    assert walk(tmp_path / "a.mp4", "mov").malformed is None
 
 
 def test_a_segment_of_known_size_tells_what_is_missing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Walks the top-level boxes of an mp4 or mov, or the segment of a webm or mkv, to see whether the file is whole.
+"""Walks the boxes of an mp4 or mov, or the segment of a webm or mkv, to see whether the file is whole.
 
 Reads a few bytes per box and trusts none of them. Knows no decoder and judges nothing. Finds what decoders miss:
 ``ffmpeg -v error -i f -f null -`` ends with 0 on an mp4 that was cut in half (verify.md section 0).
@@ -7,20 +7,23 @@ Reads a few bytes per box and trusts none of them. Knows no decoder and judges n
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_BOXES = 100_000  # a film of fragments has a few thousand; more is an attempt to keep us busy
+MOST_BOXES = 100_000  # in one box: a film of fragments has a few thousand; more is an attempt to keep us busy
+MOST_NAMES = 16  # kept of a malformed file
 EBML_ID, SEGMENT_ID = 0x1A45DFA3, 0x18538067  # RFC 8794, RFC 9559
 SIGNATURES = ((4, b"ftyp", "mov"), (0, b"\x1a\x45\xdf\xa3", "matroska"), (0, b"RIFF", "wav"), (0, b"fLaC", "flac"))
 OLD_MOV_BOXES = (b"moov", b"mdat", b"wide", b"free", b"skip")  # QuickTime files before ftyp
 PRINTABLE = range(0x20, 0x7F)
+INNER = {"moov": "trak", "trak": "mdia", "mdia": "minf", "minf": "stbl", "stbl": ""}  # boxes that hold boxes only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxWalk:
-    """Names in order, bytes missing at the end (``None``: the file does not say), and what is malformed."""
+    """Top-level names in order, bytes missing at the end (``None``: the file does not say), and what is malformed."""
 
     names: tuple[str, ...]
     overrun_bytes: int | None
@@ -58,33 +61,60 @@ def walk(path: Path, kind: str) -> BoxWalk:
     return BoxWalk(names=(), overrun_bytes=None, malformed=None)
 
 
+class _Malformed(Exception):
+    """What is wrong with a box, and where."""
+
+
 def _walk_boxes(file: BinaryIO, size: int) -> BoxWalk:
-    """ISO/IEC 14496-12 section 4.2: 32-bit size, type; size 1: 64 bits follow, size 0: to the end."""
+    """Top-level boxes may run over the end of a file that was cut; those inside them fill their box exactly."""
     names: list[str] = []
-    position = 0
-    while position < size:
+    end = 0
+    try:
+        for name, begin, end in _boxes(file, 0, size):
+            names.append(name)
+            if name == "moov" and end <= size:
+                _require_whole(file, name, begin, end)
+    except _Malformed as wrong:
+        return BoxWalk(names=tuple(names[:MOST_NAMES]), overrun_bytes=None, malformed=str(wrong))
+    return BoxWalk(names=tuple(names), overrun_bytes=end - size, malformed=None)
+
+
+def _boxes(file: BinaryIO, position: int, stop: int) -> Iterator[tuple[str, int, int]]:
+    """(name, first byte of the content, first byte after it) of the boxes from ``position`` on.
+
+    ISO/IEC 14496-12 section 4.2: 32-bit size, type; size 1: 64 bits follow, size 0: to the end.
+    """
+    for _ in range(MOST_BOXES):
+        if position >= stop:
+            return
         file.seek(position)
         header = file.read(16)
         if len(header) < 8:
-            return _found(names, position + 8 - size, "ends inside a box header")
+            raise _Malformed(f"{len(header)} bytes at byte {position} where a box header belongs")
         length, name = struct.unpack(">I4s", header[:8])
         if any(byte not in PRINTABLE and byte != 0xA9 for byte in name):
-            return _found(names, None, f"a box named {name!r} at byte {position}")
-        names.append(name.decode("latin-1"))
+            raise _Malformed(f"a box named {name!r} at byte {position}")
+        begin = position + 8
         if length == 1 and len(header) == 16:
-            length = struct.unpack(">Q", header[8:])[0]
+            length, begin = struct.unpack(">Q", header[8:])[0], position + 16
         elif length == 0:
-            length = size - position
-        if length < 8:
-            return _found(names, None, f"a box of {length} bytes at byte {position}")
-        if len(names) > MOST_BOXES:
-            return _found(names[:16], None, f"more than {MOST_BOXES} boxes")
+            length = stop - position
+        if position + length < begin:
+            raise _Malformed(f"a box of {length} bytes at byte {position}")
+        yield name.decode("latin-1"), begin, position + length
         position += length
-    return _found(names, position - size, None)
+    raise _Malformed(f"more than {MOST_BOXES} boxes")
 
 
-def _found(names: list[str], overrun: int | None, malformed: str | None) -> BoxWalk:
-    return BoxWalk(names=tuple(names), overrun_bytes=overrun, malformed=malformed)
+def _require_whole(file: BinaryIO, name: str, begin: int, end: int) -> None:
+    """Raise where a box on the way to the index runs over the end of the one around it."""
+    for inner, first, after in _boxes(file, begin, end):
+        if after > end:
+            raise _Malformed(
+                f"the box {inner!r} at byte {first - 8} ends {after - end} bytes after the {name!r} around it"
+            )
+        if inner == INNER[name]:
+            _require_whole(file, inner, first, after)
 
 
 def _walk_segment(file: BinaryIO, size: int) -> BoxWalk:
@@ -94,16 +124,17 @@ def _walk_segment(file: BinaryIO, size: int) -> BoxWalk:
         file.seek(position)
         head = file.read(12)
         if len(head) < 5 or int.from_bytes(head[:4], "big") != expected:
-            return _found(names, None, f"no {name} element at byte {position}")
+            return BoxWalk(names=tuple(names), overrun_bytes=None, malformed=f"no {name} element at byte {position}")
         names.append(name)
         length = _vint(head[4:])
         if length is None:
-            return _found(names, None, f"{name} has a size that cannot be read")
+            malformed = f"{name} has a size that cannot be read"
+            return BoxWalk(names=tuple(names), overrun_bytes=None, malformed=malformed)
         width, value = length
         if value == (1 << (7 * width)) - 1:
-            return _found(names, None, None)
+            return BoxWalk(names=tuple(names), overrun_bytes=None, malformed=None)
         position += 4 + width + value
-    return _found(names, max(position - size, 0), None)
+    return BoxWalk(names=tuple(names), overrun_bytes=max(position - size, 0), malformed=None)
 
 
 def _vint(head: bytes) -> tuple[int, int] | None:

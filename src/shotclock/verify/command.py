@@ -55,7 +55,12 @@ def answer(
     if not 0 < max_seconds <= MOST_SECONDS or math.isnan(max_seconds):
         raise _refusal(f"--max-seconds {max_seconds:g}", f"more than 0 and at most {MOST_SECONDS:g}")
     limits = replace(Limits(), wall_s=max_seconds)
-    verdict = judge_path(target, wav=wav, expect=parse_expect(expect), sheet=sheet, limits=limits)
+    try:
+        verdict = judge_path(target, wav=wav, expect=parse_expect(expect), sheet=sheet, limits=limits)
+    except OSError as error:
+        raise _refusal(
+            f"{error.filename or target}: {error.strerror or error}", "paths that this user may use"
+        ) from error
     return Answer(
         lines=verdict.lines(),
         document=verdict.to_document().model_dump(mode="json"),
