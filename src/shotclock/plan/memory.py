@@ -6,7 +6,7 @@ what is free, and what a decode needs, is told by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shotclock.errors import DoesNotFit
@@ -135,8 +135,8 @@ def pass_bytes(
     tables = video + n * config.audio.width + 2 * audio  # cosines and sines, of all heads and of the cross-modal ones
     embedded = video + audio
     legs = guidance.legs(config.blocks)
-    latents = (len(legs) + 4) * (n * config.video_in + m * config.audio_in)  # predictions and the state itself
-    widest = 0
+    latents = n * config.video_in + m * config.audio_in
+    widest, predicted = 0, 0
     kept: dict[Prefix, int] = {}
     passes = guidance.passes(0, config.blocks)
     for number, launch in enumerate(passes):
@@ -144,12 +144,15 @@ def pass_bytes(
         named = [legs[name] for name in launch.legs]
         for segment in schedule(named, config.blocks, kept=list(kept), later=later):
             rows, crossed = len(segment.rows), _crossed(segment.rows, segment.start, launch)
-            widest = max(widest, sum(kept.values()) + block_elements(rows, crossed, video, audio, fused=fused))
+            fed = block_elements(rows, crossed, video, audio, fused=fused)
+            read = text_elements(segment.rows, video, config)
+            widest = max(widest, sum(kept.values()) + predicted + max(fed, read))
             # A kept row is a view: all rows of its segment stay with it, once.
             kept |= {prefix: 0 for _, prefix in segment.keep}
             if segment.keep:
                 kept[segment.keep[0][1]] = rows * (video + audio)
-    return element_bytes * (texts + vectors + tables + embedded + latents + widest)
+        predicted += len(launch.legs) * latents
+    return element_bytes * (texts + vectors + tables + embedded + 3 * latents + widest)
 
 
 def block_elements(rows: int, crossed: int, video: int, audio: int, *, fused: bool) -> int:
@@ -163,6 +166,18 @@ def block_elements(rows: int, crossed: int, video: int, audio: int, *, fused: bo
     before, after, crossing = rows, rows, 3 * crossed
     both = (before + after + crossing) * (video + audio)
     return both + max((2 + inner) * rows * video, rows * video + (2 + inner) * rows * audio)
+
+
+def text_elements(rows: Sequence[Leg], video: int, config: TransformerConfig) -> int:
+    """Elements alive while the video rows read their texts: wider than a feed-forward for clips below about 500 tokens.
+
+    Five states of all rows (before, after self-attention, its modulated copy, queries, result), two more where rows of
+    one context are joined and parted again, and of each text in use the modulated context, its keys and its values.
+    """
+    contexts = [row.context for row in rows]
+    joined = 2 if contexts != sorted(set(contexts)) else 0
+    text = len(set(contexts)) * TEXT_TOKENS * (config.video_context + 2 * config.video.width)
+    return (5 + joined) * len(rows) * video + text
 
 
 def _crossed(rows: tuple[Leg, ...], block: int, launch: Pass) -> int:
