@@ -33,7 +33,7 @@ from shotclock.plan.pricing import (
     Work,
     joined,
 )
-from shotclock.plan.reach import Reach, Share, search, split
+from shotclock.plan.reach import Reach, Refuses, Share, search, split
 from shotclock.plan.stages import Stages
 from shotclock.plan.store import Known
 
@@ -60,7 +60,8 @@ class Case:
 class Forecast:
     """Answer of :func:`forecast`. ``document`` goes into plan.json, with the ingredients of the governor's outlook.
 
-    ``allowed_leases`` is how many the user accepts, None any number; ``refused`` is what memory says.
+    ``allowed_leases`` is how many the user accepts, None any number; ``refused`` is what memory says. ``price`` gives
+    the ledger of another clip, guidance and number of steps in the same lease, ``refuses`` what memory says of a clip.
     """
 
     document: Foreseen
@@ -69,6 +70,9 @@ class Forecast:
     shares: tuple[Share, ...]
     allowed_leases: int | None
     refused: str | None
+    case: Case
+    price: Pricing
+    refuses: Refuses
 
     @property
     def ledger(self) -> Ledger:
@@ -132,11 +136,14 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         decode_flops=case.decode_flops,
     )
 
-    def price(geometry: Geometry, guidance: Guidance = case.guidance, steps: int = case.steps) -> Ledger:
+    def price(geometry: Geometry, guidance: Guidance, steps: int) -> Ledger:
         return prices.ledger(geometry, guidance, steps, lease_s=lease_s, reserve_s=reserve_s, source=lease.source)
 
-    ledger = price(case.geometry)
-    reach = search(case.geometry, price, lambda geometry: case.needs.refuses(geometry, case.guidance))
+    def refuses(geometry: Geometry) -> str | None:
+        return case.needs.refuses(geometry, case.guidance)
+
+    ledger = price(case.geometry, case.guidance, case.steps)
+    reach = search(case.geometry, lambda geometry: price(geometry, case.guidance, case.steps), refuses)
     shares = _shares(case, ledger)
     return Forecast(
         document=_foreseen(case, prices, ledger, said, len(shares) or None),
@@ -144,7 +151,10 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         options=_options(case, known, prices, price),
         shares=shares,
         allowed_leases=leases,
-        refused=case.needs.refuses(case.geometry, case.guidance),
+        refused=refuses(case.geometry),
+        case=case,
+        price=price,
+        refuses=refuses,
     )
 
 
