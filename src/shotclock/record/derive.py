@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -181,6 +182,7 @@ def _facts(folder: Folder, plan: Line, passes: Sequence[PassRow], context: Conte
     last = folder.attempts[-1].end if folder.attempts else None
     ended = last if last is not None and last["event"] == "RunEnds" else None
     no_end = "the run did not end with a clip"
+    lease = (first.begins.get("lease") if first else None) or {}
     wall = sum(float(attempt.lines[-1].get("t_s", 0.0)) for attempt in folder.attempts)
     return {
         "first_dit": fact(_float(begins[0]["t_s"]) if begins else None, "no pass was launched", "s"),
@@ -194,10 +196,30 @@ def _facts(folder: Folder, plan: Line, passes: Sequence[PassRow], context: Conte
         "planned_passes": fact(plan.get("passes"), "no plan.json"),
         "executed_passes": known(len(passes)),
         "step_flops": fact(plan.get("step_flops"), "no plan.json", "FLOP"),
-        "lease": fact(context.lease_s, "no end of the lease was given", "s"),
-        "lease_source": fact(context.lease_source, "not told to the record"),
+        "lease": fact(lease_s(first, context), "no end of the lease was given", "s"),
+        "lease_source": fact(lease.get("source") or context.lease_source, "not told to the record"),
         "job": fact(context.job, "no scheduler's job id was found"),
         "median_pass": _median(passes),
+        **expected_facts(plan),
+    }
+
+
+def lease_s(first: Attempt | None, context: Context) -> float | None:
+    """Seconds of the lease from the first attempt's begin, as its first line or the caller says."""
+    begins = first.begins if first else {}
+    end, utc = (begins.get("lease") or {}).get("end"), begins.get("utc")
+    if not end or not utc:
+        return context.lease_s
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(utc)).total_seconds()
+
+
+def expected_facts(plan: Line) -> dict[str, Fact]:
+    """What the plan expected of each part, to be read beside what was measured."""
+    rows = ((plan.get("forecast") or {}).get("ledger") or {}).get("rows") or ()
+    return {
+        f"expected {row['name']}": known(float(row["estimate"]["typical_s"]), "s")
+        for row in rows
+        if isinstance(row.get("estimate"), dict) and isinstance(row["estimate"].get("typical_s"), int | float)
     }
 
 

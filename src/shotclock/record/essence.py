@@ -44,8 +44,10 @@ def packets_sha256(clip: Path) -> str:
         with av.open(str(clip)) as file:
             streams = [stream for stream in file.streams if stream.type in COPIED]
             digests = {stream.index: hashlib.sha256() for stream in streams}
+            packets = 0
             for packet in file.demux(streams):
                 if packet.size:
+                    packets += 1
                     digests[packet.stream.index].update(packet.size.to_bytes(8, "little") + bytes(packet))
             parts = sorted(
                 (COPIED.index(stream.type), stream.index, stream.codec_context.name, digests[stream.index].hexdigest())
@@ -53,6 +55,8 @@ def packets_sha256(clip: Path) -> str:
             )
     except (av.FFmpegError, OSError) as bad:
         raise _unreadable(clip, bad) from None
+    if not packets:
+        raise _unreadable(clip, "it holds no picture and no sound")
     return hashlib.sha256(
         json.dumps([[COPIED[kind], codec, hexed] for kind, _, codec, hexed in parts]).encode()
     ).hexdigest()
@@ -103,7 +107,7 @@ def read_tag(clip: Path) -> Tag | None:
         return None
 
 
-def _unreadable(clip: Path, bad: Exception) -> RunDirError:
+def _unreadable(clip: Path, bad: Exception | str) -> RunDirError:
     return RunDirError(
         f"{clip.name}: {getattr(bad, 'strerror', None) or bad}",
         allowed="an mp4 that can be read",
