@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from shotclock.verify import faults
 from shotclock.verify.cases import Base
-from shotclock.verify.sheet import AMBER, RED, WIDTH, draw_sheet
-from shotclock.verify.verifier import judge_raw, verify_clip
+from shotclock.verify.expectation import Expectation
+from shotclock.verify.sheet import AMBER, BACKGROUND, RED, WIDTH, draw_sheet
+from shotclock.verify.verifier import judge, judge_raw, verify_clip
 
 
 def _colours(path: Path) -> set[tuple[int, ...]]:
@@ -58,3 +60,42 @@ def test_long_clips_show_a_choice_that_holds_the_marked_frames(base: Base, clip:
     verdict = judge_raw(frames, None, expectation=base.expectation, name="a.mp4")
     draw_sheet(frames, None, verdict, path)
     assert RED in _colours(path)
+
+
+@pytest.mark.parametrize(("width", "height", "count"), [(16, 16, 1), (640, 16, 2), (16, 640, 3), (64, 48, 0)])
+def test_any_shape_and_length_has_a_sheet(tmp_path: Path, width: int, height: int, count: int) -> None:
+    """Single frames, strips, columns, and no frame at all."""
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 255, (height, width, 3), np.uint8) for _ in range(count)]
+    verdict = judge_raw(frames, None, expectation=Expectation(), name="a.mp4")
+    draw_sheet(frames, None, verdict, tmp_path / "sheet.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
+    assert BACKGROUND in _colours(tmp_path / "sheet.png")
+
+
+def test_a_pattern_too_weak_for_the_eye_is_amplified(base: Base, tmp_path: Path) -> None:
+    """A faint checkerboard: the sheet shows what all frames share, in grey, beside the frame."""
+    rng = np.random.default_rng(0)
+    found = []
+    for name, frames in (("good", base.frames), ("checker", faults.checker(2, 8)(base.frames, rng))):
+        verdict = judge_raw(frames, None, expectation=base.expectation, name="a.mp4")
+        draw_sheet(frames, None, verdict, tmp_path / f"{name}.png")
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            pixels = np.asarray(picture)[150:450, WIDTH // 2 :].astype(int)
+        found.append(float((np.ptp(pixels, axis=2) == 0).mean()))
+    assert found[0] < 0.1
+    assert found[1] > 0.4
+
+
+def test_a_sheet_that_cannot_be_written_does_not_change_the_verdict(
+    base: Base, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk says nothing of the clip; the verdict says that the sheet is missing."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shotclock.verify.sheet.draw_sheet", full)
+    verdict = judge(clip, expectation=base.expectation, sheet=tmp_path / "sheet.png")
+    assert verdict.outcome is judge(clip, expectation=base.expectation).outcome
+    assert "  error sheet: not drawn: No space left on device" in verdict.lines()

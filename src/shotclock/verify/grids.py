@@ -35,7 +35,7 @@ def pixel_grid(mean_y: Plane, period: int) -> tuple[float, float] | None:
     """
     if min(mean_y.shape) < 8 * period:
         return None
-    fine = mean_y - _box(mean_y, 2 * period + 1)
+    fine = mean_y - local_mean(mean_y, 2 * period + 1)
     spread = float(np.median(np.abs(fine - np.median(fine))))
     fine = np.clip(fine, -3 * max(spread, 1e-3), 3 * max(spread, 1e-3))
     deviation = max(float(fine.std()), 1e-6)
@@ -52,10 +52,10 @@ def _fold(fine: Plane, period: int, deviation: float) -> tuple[float, float]:
     return rms, rms * float(np.sqrt(rows * columns)) / deviation
 
 
-def _box(plane: Plane, size: int) -> Plane:
-    """Mean over size x size, edges repeated, by running sums in double precision."""
+def local_mean(plane: Plane, size: int) -> Plane:
+    """Mean over size x size pixels (odd), edges repeated, by running sums in double precision."""
     radius = size // 2
-    padded = np.pad(plane.astype(np.float64), radius + 1, mode="edge")[: -1 or None, : -1 or None]
+    padded = np.pad(plane.astype(np.float64), radius + 1, mode="edge")[:-1, :-1]
     total = padded.cumsum(axis=0).cumsum(axis=1)
     window = total[size:, size:] - total[:-size, size:] - total[size:, :-size] + total[:-size, :-size]
     mean: Plane = (window / size**2).astype(np.float32)

@@ -113,9 +113,11 @@ class Verdict:
 
 
 def describe(finding: Finding) -> str:
-    """Metric, value, the broken condition and the margin in words."""
+    """Metric, value, the broken condition and the margin in words; a count against 0 has no margin."""
     value = "unknown" if finding.value is None else f"{finding.value:.4g}"
-    margin = "" if finding.margin is None else f", margin {finding.margin:+.0%}"
+    if finding.value is not None and finding.value.is_integer():
+        value = f"{finding.value:,.0f}"
+    margin = "" if finding.margin is None or finding.threshold == 0 else f", margin {finding.margin:+.0%}"
     return f"{finding.metric} = {value} ({finding.condition}){margin}"
 
 
