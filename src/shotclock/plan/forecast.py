@@ -13,7 +13,7 @@ from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance
 from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig
-from shotclock.plan.estimate import Estimate, exactly
+from shotclock.plan.estimate import exactly
 from shotclock.plan.foreseen import Demand, Foreseen
 from shotclock.plan.law import Law, LawKey, Timings, fit_law
 from shotclock.plan.ledger import DENOISE, Fit, Ledger, default_reserve_s
@@ -169,7 +169,7 @@ def _law(case: Case, known: Known) -> tuple[Law | None, tuple[str, ...]]:
     except RequestError as bad:
         return None, (f"no law: {bad.found}; {bad.way_out}",)
     kinds = Work.of(case.guidance, case.steps, case.config.blocks).counts
-    said = [f"law of {kind}: {law.curves[kind].chosen} s" for kind in kinds if kind in law.curves]
+    said = [f"law of {kind}: {law.curves[kind].chosen}" for kind in kinds if kind in law.curves]
     said += [f"law: {kind} was not measured, scaled by operations" for kind in kinds if kind not in law.curves]
     return law, tuple(said)
 
@@ -230,14 +230,14 @@ def _foreseen(case: Case, prices: Prices, ledger: Ledger, said: tuple[str, ...],
     known = [kind for kind in kinds if law is not None and kind in law.curves]
     tail = joined("tail", *(row for row in ledger.rows if row.name in TAIL))
     draft = joined("draft", *(row for row in ledger.rows if row.name in (LOAD_DECODERS, AUDIO, DECODE)))
-    steps = Work.of(case.guidance, case.steps, case.config.blocks, case.scope.passes_done).steps
+    left = Work.of(case.guidance, case.steps, case.config.blocks, case.scope.passes_done).passes
     return Foreseen(
         ledger=ledger,
         law_key=case.key,
         law_said=said,
         law={kind: law.predict(kind, geometry) for kind in known} if law else {},
         tail=tail.estimate,
-        closing=_closing(ledger, steps),
+        closing=ledger.row(SNAPSHOTS).times(1 / left) if left else exactly(0.0, "no forward is left"),
         draft=draft.estimate,
         reserve_s=ledger.reserve_s,
         warm_up_passes=case.key.warm_up_passes,
@@ -245,12 +245,6 @@ def _foreseen(case: Case, prices: Prices, ledger: Ledger, said: tuple[str, ...],
         leases=1 if ledger.fit is not Fit.TOO_LONG else leases,
         memory=_memory(case),
     )
-
-
-def _closing(ledger: Ledger, steps: int) -> Estimate:
-    """One snapshot."""
-    rows = [row for row in ledger.rows if row.name == SNAPSHOTS]
-    return rows[0].estimate.times(1 / steps) if rows and steps else exactly(0.0, "no forward is left")
 
 
 def _memory(case: Case) -> tuple[Demand, ...]:

@@ -37,21 +37,18 @@ TAIL = (SAVE, LOAD_DECODERS, DECODE, AUDIO, MUX, VERIFY)  # rows that follow the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Passes still to run, counted by kind, with one pass of each; ``steps`` that end among them."""
+    """Passes still to run, counted by kind, with one pass of each. Each leaves a snapshot."""
 
     counts: Mapping[str, int]
     examples: Mapping[str, Pass]
-    steps: int
 
     @classmethod
     def of(cls, guidance: Guidance, steps: int, blocks: int, passes_done: int = 0) -> Work:
         """From the list that the sampler runs, without its first ``passes_done``."""
-        listed = [(step, launch) for step in range(steps) for launch in guidance.passes(step, blocks)][passes_done:]
-        return cls(
-            counts=Counter(kind_of(launch) for _, launch in listed),
-            examples={kind_of(launch): launch for _, launch in reversed(listed)},
-            steps=len({step for step, _ in listed}),
-        )
+        listed = [launch for step in range(steps) for launch in guidance.passes(step, blocks)][passes_done:]
+        counts = Counter(kind_of(launch) for launch in listed)
+        first = {kind_of(launch): launch for launch in reversed(listed)}
+        return cls(counts=counts, examples={kind: first[kind] for kind in counts})
 
     @property
     def passes(self) -> int:
@@ -117,16 +114,16 @@ class Prices:
         )
 
     def forwards(self, geometry: Geometry, guidance: Guidance, work: Work) -> tuple[Row, ...]:
-        """What the warm-up takes longer, the forwards, and a snapshot after each step."""
+        """What the warm-up takes longer, the forwards, and a snapshot after each pass."""
         if not work.passes:
-            return (nothing(WARM_UP, "no forward is left"), nothing(DENOISE, "no forward is left"))
+            return tuple(nothing(name, "no forward is left") for name in (WARM_UP, DENOISE, SNAPSHOTS))
         passes = {kind: self.a_pass(launch, geometry, guidance) for kind, launch in work.examples.items()}
         rows = [row.model_copy(update={"estimate": row.estimate.times(work.counts[k])}) for k, row in passes.items()]
         first = next(iter(passes))
         return (
             self.warm_up(first, passes[first].estimate),
             joined(DENOISE, *rows),
-            self.stages.row(SNAPSHOTS, Phase.SNAPSHOT, geometry, count=work.steps),
+            self.stages.row(SNAPSHOTS, Phase.SNAPSHOT, geometry, count=work.passes),
         )
 
     def after(self, geometry: Geometry) -> tuple[Row, ...]:

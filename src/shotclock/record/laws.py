@@ -92,7 +92,7 @@ def curve_lines(kind: str, curve: Curve) -> list[str]:
     """Both forms, the interval, and each point with what the chosen form makes of it."""
     first, last = curve.points[0], curve.points[-1]
     middle = curve.predict((first.tokens * last.tokens) ** 0.5)
-    said = [f"{kind}:", f"  {curve.chosen.form}: {curve.chosen} s", f"  not chosen: {curve.other}"]
+    said = [f"{kind}:", f"  {curve.chosen.form}: {curve.chosen}", f"  not chosen: {curve.other}"]
     said.append(
         f"  interval within {first.tokens:,.0f} to {last.tokens:,.0f} tokens: times or over {_factor(middle):.3f}"
     )
