@@ -137,6 +137,13 @@ def video_positions(geometry: Geometry) -> Float[Tensor, "1 3 n 2"]:
     return grid.reshape(1, 3, -1, 2)
 
 
+def frame_positions(geometry: Geometry, frame: int) -> Float[Tensor, "1 3 n 2"]:
+    """Bounds of the tokens of one image at pixel ``frame``: the time of that frame, the clip's rows and columns."""
+    first = video_positions(geometry)[:, :, : geometry.rows * geometry.columns].clone()
+    first[:, 0] = torch.tensor([frame, frame + 1], dtype=torch.float32) / float(geometry.fps)
+    return first
+
+
 def audio_positions(geometry: Geometry) -> Float[Tensor, "1 1 m 2"]:
     """Bounds ``[start, end)`` of each audio token in seconds."""
     index = torch.arange(geometry.audio_frames + 1, dtype=torch.float32)

@@ -11,11 +11,10 @@ import fnmatch
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from safetensors.torch import load_file
 from scipy.io import wavfile
 from torch import Tensor
 
-from shotclock.events import State, StepEnds
+from fakes import some_job, still_times
+from shotclock.events import StepEnds
 from shotclock.geometry import (
     Geometry,
     audio_positions,
@@ -36,24 +36,37 @@ from shotclock.geometry import (
     video_positions,
 )
 from shotclock.guidance import Guidance, Guider, Leg, LegName, Perturbation, combine
-from shotclock.latents import noise, text_to_video
+from shotclock.latents import (
+    Conditioning,
+    Latents,
+    Picture,
+    StreamLatents,
+    clip_tokens,
+    conditioned,
+    noise,
+    slot_latents,
+)
 from shotclock.model.adaln import Times
 from shotclock.model.config import TransformerConfig, connector_configs, transformer_config
 from shotclock.model.connector import Connectors, valid_first
 from shotclock.model.rope import Rotary, fractions_of, rotary
 from shotclock.model.transformer import Stream, Transformer
 from shotclock.plan.planner import make_plan
+from shotclock.render.conditioning import fill, recompressed
+from shotclock.render.contexts import connect
 from shotclock.render.decode import AudioDecoder, VideoDecoder
 from shotclock.render.denoise import denoise, prepare
-from shotclock.render.pipeline import Job, connect, render, split_names
-from shotclock.render.pipeline import Times as RunTimes
+from shotclock.render.encode import VideoEncoder
+from shotclock.render.pipeline import render
+from shotclock.render.samplers import begin
 from shotclock.render.text import TextEncoder
 from shotclock.render.tiling import Span, Tiling
 from shotclock.request import Scales, make_request
 from shotclock.rundir import RunDir
-from shotclock.schedule import DISTILLED, DISTILLED_STAGE_2, sigmas
+from shotclock.schedule import DISTILLED, DISTILLED_STAGE_2, Sampler, sigmas
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, read_header, transformer_settings
 from shotclock.weights.load import load_module
+from shotclock.weights.transformer import split_names
 
 CPU = torch.device("cpu")
 F32 = torch.float32
@@ -157,8 +170,11 @@ class Case:
 
     @property
     def guidance(self) -> Guidance:
-        """Both guiders of the case, all legs in one pass."""
+        """Both guiders of the case, all legs in one pass; a case that names none has no guidance."""
         p = self.params
+        if "video" not in p:
+            bare = Guider(cfg=1, stg=0, modality=1, rescale=0, stg_blocks=())
+            return Guidance(video=bare, audio=bare, legs_per_pass=1)
 
         def guider(stream: str) -> Guider:
             return Guider(
@@ -355,33 +371,79 @@ def text_contexts(folder: Folder, case: Case) -> Tensors:
 
 
 def loop(folder: Folder, case: Case) -> Tensors:
-    i, g = case.inputs, case.geometry
-    if "seed" in case.params:
-        video_noise, audio_noise = noise(g, case.params["seed"])
+    """A guided loop: text alone, or with pictures, keyframe slots, frozen sound, or latents of a stage before."""
+    i, p, g = case.inputs, case.params, case.geometry
+    sampler = Sampler.ANCESTRAL if "noise_seed" in p else Sampler.EULER
+    if "seed" in p:
+        video_noise, audio_noise = noise(g, p["seed"])
         assert torch.equal(video_noise, i["expected_noise_video"]), "video noise differs"
         assert torch.equal(audio_noise, i["expected_noise_audio"]), "audio noise differs"
     else:
-        video_noise, audio_noise = i["noise_video"], i["noise_audio"]
-    latents = text_to_video(g, video_noise, audio_noise)
-    contexts = tuple(torch.cat([i[f"{stream}_context"], i[f"{stream}_context_neg"]]) for stream in ("video", "audio"))
+        video_noise = i["noise_video"]
+        audio_noise = i.get("noise_audio", torch.zeros(1, g.audio_tokens, 128))
+    latents = conditioned(g, video_noise, audio_noise, given(i, p), sigma=i["sigmas"][0].item())
+    require_begun(i, latents)
+    contexts = tuple(torch.cat([i[name], i.get(f"{name}_neg", i[name])]) for name in ("video_context", "audio_context"))
     prepared = prepare(folder.transformer, latents, contexts)
-    states = [State(step=0, video=video_noise, audio=audio_noise)]
-    for event in denoise(folder.transformer, prepared, i["sigmas"], case.guidance, states[0]):
+    states = [begin(sampler, latents, p.get("noise_seed", 0))]
+    for event in denoise(folder.transformer, prepared, i["sigmas"], case.guidance, states[0], sampler):
         if isinstance(event, StepEnds):
             states.append(event.state)
+    last = states[-1]
     out = {
-        "video_latent": unpatchify_video(states[-1].video, g),
-        "audio_latent": unpatchify_audio(states[-1].audio),
+        "video_latent": unpatchify_video(clip_tokens(last.video, g), g),
+        "audio_latent": unpatchify_audio(last.audio),
         "step.x_video": torch.stack([state.video for state in states[:-1]]),
         "step.x_audio": torch.stack([state.audio for state in states[:-1]]),
+        "step.x0_video": found([state.video_x0 for state in states[1:]], latents.video),
+        "step.x0_audio": found([state.audio_x0 for state in states[1:]], latents.audio),
     }
-    for stream in ("video", "audio"):  # the Euler step turned round: what x0 took x to its successor
-        xs = [getattr(state, stream) for state in states]
-        ratios = [(b / a).item() for a, b in pairwise(i["sigmas"])]
-        out[f"step.x0_{stream}"] = torch.stack(
-            [(y - r * x) / (1 - r) for r, (x, y) in zip(ratios, pairwise(xs), strict=True)]
-        )
+    if p.get("slots"):
+        out["generated_keyframes"] = slot_latents(last.video, g, len(p["slots"]))
     return {name: value for name, value in out.items() if name in case.outputs}
+
+
+def found(x0s: Sequence[Tensor | None], side: StreamLatents) -> Tensor:
+    """What the model found at each step: the cases hold it before the clean latents are put in place."""
+    blended = torch.stack([x0 for x0 in x0s if x0 is not None])
+    return torch.where(side.mask > 0, (blended - side.clean * (1 - side.mask)) / side.mask.clamp(min=1e-9), blended)
+
+
+def given(i: Tensors, p: Mapping[str, Any]) -> Conditioning:
+    pictures = []
+    if "image_latent" in i:
+        pictures.append(Picture(latent=i["image_latent"], frame=0, strength=p["strength"]))
+    if "keyframe_latent" in i:
+        pictures.append(Picture(latent=i["keyframe_latent"], frame=p["kf_index"], strength=p["kf_strength"]))
+    frozen = "audio_latent_in" in i and "video_latent_in" not in i
+    return Conditioning(
+        pictures=tuple(pictures),
+        slots=tuple(p.get("slots", ())),
+        sound=i["audio_latent_in"] if frozen else None,
+        video=i.get("video_latent_in"),
+        audio=None if frozen else i.get("audio_latent_in"),
+    )
+
+
+def require_begun(i: Tensors, latents: Latents) -> None:
+    """The state before the first step is that of the official code, where the case holds it."""
+    video, audio = latents.video, latents.audio
+    begun = {
+        "x_video": video.tokens,
+        "x_audio": audio.tokens,
+        "mask_video": video.mask,
+        "clean_video": video.clean,
+        "positions_video": video.positions,
+        "positions_audio": audio.positions,
+        "keyframes_video": video.marker,
+    }
+    for name, value in begun.items():
+        if (expected := i.get(f"initial.{name}")) is not None:
+            assert value is not None and value.shape == expected.shape, f"{name}: {expected.shape} expected"
+            if name == "clean_video":  # where the mask is 1 the clean latent is not read
+                kept = video.mask < 1
+                value, expected = value * kept, expected * kept
+            assert torch.allclose(value, expected, rtol=0, atol=1e-6), f"{name} differs before the first step"
 
 
 def strided(frames: Tensor, params: Mapping[str, Any]) -> Tensor:
@@ -450,8 +512,8 @@ def e2e(folder: Folder, case: Case) -> Tensors:
     assert torch.allclose(torch.tensor(plan.sigmas), torch.tensor(p["sigmas"]), atol=1e-6), "sigmas differ"
     with tempfile.TemporaryDirectory() as scratch:
         run = RunDir.create(Path(scratch) / "run")
-        job = Job(request=request, plan=plan, headers=headers, run=run, device=CPU, dtype=F32)
-        render(job, times=RunTimes(clock=lambda: 0.0, began_s=0.0, imported_s=0.0), first_line={}, listeners=[])
+        job = some_job(request, plan, headers, run)
+        render(job, times=still_times(), first_line={"attempt": 1}, listeners=[])
         latents = load_file(run.latents)
         wave = read_wave(run.wave)
     frames = folder.video_decoder.decode(latents["video"], None)
@@ -461,6 +523,19 @@ def e2e(folder: Folder, case: Case) -> Tensors:
         "conv_frames_strided": strided(frames, p),
         "waveform": wave[:, :: p["wave_stride"]][:, : case.outputs["waveform"].shape[1]],
     }
+
+
+def vae_encode(folder: Folder, case: Case) -> Tensors:
+    """The encoder of either video VAE file."""
+    part = "diff_vae" if "diffusion_file" in case.name else "conv_vae"
+    encoder = VideoEncoder.load(folder.header(part), device=CPU, dtype=F32)
+    return {f"{name}_latent": encoder.encode(pixels) for name, pixels in case.inputs.items()}
+
+
+def image_preprocess(_: Folder, case: Case) -> Tensors:
+    p = case.params
+    pixels = recompressed(case.inputs["image_u8"], p["crf"])
+    return {"pixels": fill(pixels, height=p["height"], width=p["width"])}
 
 
 def read_wave(path: Path) -> Tensor:
@@ -481,8 +556,10 @@ HANDLERS: dict[str, Callable[[Folder, Case], Tensors]] = {
     "text_tokens*": text_tokens,
     "text_hidden*": text_hidden,
     "text_contexts*": text_contexts,
-    "loop_t2v*": loop,
+    "loop_*": loop,
     "vae_conv_decode*": vae_conv_decode,
+    "vae_encode*": vae_encode,
+    "image_preprocess*": image_preprocess,
     "audio_decode*": audio_decode,
     "e2e_t2v*": e2e,
 }

@@ -12,16 +12,6 @@ from goldens import Folder, run_case
 GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES = list(json.loads((GOLDENS / "cases" / "index.json").read_text())["cases"])
 LATER = {
-    "vae_encode",
-    "vae_encode_diffusion_file",
-    "image_preprocess",
-    "loop_i2v",
-    "loop_i2v_strength1",
-    "loop_i2v_keyframe",
-    "loop_keyframe_slot",
-    "loop_a2v",
-    "loop_distilled_ancestral",
-    "loop_distilled_stage2",
     "vae_diffusion_decode",
     "vae_diffusion_decode_small",
     "vae_diffusion_decode_tiled",

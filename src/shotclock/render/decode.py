@@ -43,9 +43,18 @@ class LatentStatistics(nn.Module):
 
     def restore(self, latent: Tensor, *, axis: int) -> Tensor:
         """Undo the normalisation of features along ``axis``, in float32."""
+        shape = self._shape(latent, axis)
+        return latent.float() * self.std.view(shape) + self.mean.view(shape)
+
+    def normalise(self, latent: Tensor, *, axis: int) -> Tensor:
+        """Features along ``axis`` as the transformer knows them, in float32: the inverse of :meth:`restore`."""
+        shape = self._shape(latent, axis)
+        return (latent.float() - self.mean.view(shape)) / self.std.view(shape)
+
+    def _shape(self, latent: Tensor, axis: int) -> list[int]:
         shape = [1] * latent.ndim
         shape[axis] = -1
-        return latent.float() * self.std.view(shape) + self.mean.view(shape)
+        return shape
 
 
 class VideoDecoder:
@@ -68,7 +77,7 @@ class VideoDecoder:
         load_module(network, header, layout.part("decoder."), device=device, dtype=dtype)
         return cls(
             network.eval().requires_grad_(False),
-            _load_statistics(header, "", device),
+            load_statistics(header, "", device),
             stages=decoder_stages(layout.arguments),
             dtype=dtype,
         )
@@ -193,7 +202,7 @@ class AudioDecoder:
         load_module(vocoder, header, voice.names, device=device, dtype=torch.float32)
         return cls(
             network.eval().requires_grad_(False),
-            _load_statistics(header, keys.AUDIO_PREFIX, device),
+            load_statistics(header, keys.AUDIO_PREFIX, device),
             vocoder.eval().requires_grad_(False),
             arguments=voice.arguments,
         )
@@ -278,7 +287,8 @@ def exact_float32(device: torch.device) -> Iterator[None]:
         convolutions.allow_tf32, products.allow_tf32 = before
 
 
-def _load_statistics(header: Header, prefix: str, device: torch.device) -> LatentStatistics:
+def load_statistics(header: Header, prefix: str, device: torch.device) -> LatentStatistics:
+    """Those of a video (``prefix`` empty) or audio (``audio_vae.``) VAE file."""
     layout = keys.statistics(header, prefix)
     with torch.device("meta"):
         module = LatentStatistics(**layout.arguments)

@@ -28,6 +28,14 @@ ENCODER_KINDS = {"compress_space_res": "spatial", "compress_time_res": "temporal
 DECODER_KINDS = {"compress_space": "spatial", "compress_time": "temporal", "compress_all": "spatiotemporal"}
 STRIDES = {"spatial": (1, 2), "temporal": (2, 1), "spatiotemporal": (2, 2)}  # (time, each side)
 PADDINGS = ("zeros", "reflect", "replicate")
+DIFFUSION_CLASS = "CausalDiffusionVAE"  # _class_name of the video VAE file with the diffusion decoder
+ENCODER_ARGUMENTS = (
+    "block_out_channels",
+    "down_block_types",
+    "spatio_temporal_scaling",
+    "layers_per_block",
+    "downsample_type",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,35 @@ def video_vae(header: Header) -> Layout:
     }
     names = {key: _video_name(key, encoder, decoder) for key in header.tensors if key not in (MEAN_KEY, STD_KEY)}
     return Layout(arguments=arguments, names=names, unused=(MEAN_KEY, STD_KEY))
+
+
+@names_file
+def video_encoder(header: Header) -> Layout:
+    """``LTX2VideoEncoder3d`` from either video VAE file, whose decoders have nothing to do with each other.
+
+    The file with the diffusion decoder states the encoder under ``vae.encoder`` (golden ``vae_encode_diffusion_file``).
+    """
+    if section(header, "vae").get("_class_name") == DIFFUSION_CLASS:
+        config, key, padding = section(header, "vae", "encoder"), "blocks", "spatial_padding_mode"
+        fixed = {name: entry for name, entry in _VIDEO_FIXED.items() if name in _ENCODER_FIXED}
+    else:
+        config, key, padding = section(header, "vae"), "encoder_blocks", "encoder_spatial_padding_mode"
+        fixed = dict(_VIDEO_FIXED)
+    require_equal(config, "vae", fixed)
+    blocks = _chain(header, config, key, ENCODER_KINDS, "encoder.down_blocks")
+    _require_scales(blocks, key)
+    encoder = _encoder_arguments(blocks)
+    arguments = {
+        "in_channels": 3,
+        "out_channels": VIDEO_CHANNELS,
+        "patch_size": VIDEO_PATCH,
+        "is_causal": True,
+        "spatial_padding_mode": one_of(config, padding, PADDINGS, "zeros"),
+        **{name: encoder[name] for name in ENCODER_ARGUMENTS},
+    }
+    mine = [name for name in header.tensors if name.startswith("encoder.")]
+    names = {name: _video_name(name, blocks, blocks).removeprefix("encoder.") for name in mine}
+    return Layout(arguments=arguments, names=names, unused=tuple(sorted(header.tensors.keys() - set(mine))))
 
 
 @names_file
@@ -180,6 +217,7 @@ _VIDEO_FIXED: Mapping[str, tuple[Any, bool]] = {
     "latent_log_var": ("uniform", False),
     "timestep_conditioning": (False, False),
 }
+_ENCODER_FIXED = frozenset({"dims", "in_channels", "patch_size", "norm_layer", "latent_log_var"})
 _AUDIO_FIXED: Mapping[str, tuple[Any, bool]] = {
     "causality_axis": ("height", True),
     "z_channels": (AUDIO_CHANNELS, False),
@@ -277,7 +315,7 @@ def _multiplier(header: Header, weight: str, options: Mapping[str, Any], kind: s
     out, into = header.tensors[weight].shape[:2]
     time, side = STRIDES[kind]
     volume = time * side * side
-    return out * volume // into if key == "encoder_blocks" else into * volume // out
+    return into * volume // out if key == "decoder_blocks" else out * volume // into
 
 
 def _require_scales(blocks: _Blocks, name: str) -> None:
