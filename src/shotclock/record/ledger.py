@@ -56,7 +56,7 @@ class Record:
         """current, superseded, or how it did not end."""
         if self.superseded_by is not None or self.why is not None:
             return "superseded"
-        return "current" if self.facts.end.kind in ("finished", "verdict failed") else self.facts.end.kind
+        return "current" if self.facts.end.kind in ("finished", "verdict failed", "unknown") else self.facts.end.kind
 
 
 class Ledger:

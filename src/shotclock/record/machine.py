@@ -60,7 +60,7 @@ def examine(*, device_index: int | None, nvml: Callable[[], Any] | None = None, 
     host = psutil.virtual_memory()
     commit, dirty = code_version(source or Path(__file__).parents[1])
     facts = {
-        "system": known(f"{platform.system()} {platform.release()} {platform.machine()}"),
+        "system": known(f"{platform.system()} {platform.machine()}"),
         "python": known(platform.python_version()),
         "cores": known(len(os.sched_getaffinity(0))),
         "host_memory": known(int(host.total), "B"),

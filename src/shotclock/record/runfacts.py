@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 from shotclock.record.facts import Fact, Samples, Seconds, Strict, missing
 
 METHOD = "pass: from just before its launch to device-synchronised; the last of a step includes guidance and Euler"
-EndKind = Literal["finished", "verdict failed", "failed", "refused", "stopped", "killed"]
+EndKind = Literal["finished", "verdict failed", "failed", "refused", "stopped", "killed", "unknown"]
 
 
 class Term(Strict):

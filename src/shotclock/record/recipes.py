@@ -1,0 +1,94 @@
+"""Recipes: a request with what it was rendered on, in one file, from which the same render can be asked for again.
+
+The form on disk and the command that it stands for. Renders nothing; imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import JsonValue, ValidationError
+
+from shotclock.errors import RequestError
+from shotclock.record.facts import Strict, canonical, sha256
+
+FORMAT = "shotclock/recipe/1"
+TINY = "tiny"
+
+
+class Recipe(Strict):
+    """``request`` is a whole request.json; ``models`` is "tiny", or None where the user names a folder of weights."""
+
+    format: Literal["shotclock/recipe/1"] = "shotclock/recipe/1"
+    subject: str
+    models: Literal["tiny"] | None
+    device: Literal["cpu", "cuda"]
+    dtype: Literal["bfloat16", "float32"]
+    request: dict[str, JsonValue]
+
+    @property
+    def request_sha256(self) -> str:
+        """The digest that a run of this recipe has."""
+        return sha256(canonical(self.request))
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of a render, without its run folder and, where ``models`` is None, without models."""
+        request: Mapping[str, Any] = self.request
+        video, audio = request["video"], request["audio"]
+        return {
+            **({"models": self.models} if self.models else {}),
+            "prompt": escaped(request["prompt"]),
+            "negative_prompt": escaped(request["negative_prompt"]),
+            "size": f"{request['width']}x{request['height']}",
+            "frames": request["frames"],
+            "fps": request["fps"],
+            "seed": request["seed"],
+            "steps": request["steps"],
+            "cfg": float(video["cfg"]),
+            "audio_cfg": float(audio["cfg"]),
+            "stg": float(video["stg"]),
+            "stg_blocks": ",".join(str(block) for block in video["stg_blocks"]),
+            "modality": float(video["modality"]),
+            "rescale": float(video["rescale"]),
+            "skip_step": video["skip_step"],
+            "legs_per_pass": request["legs_per_pass"],
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+
+    def arguments(self) -> list[str]:
+        """The same as arguments of ``shotclock render``, the prompt last."""
+        settings = self.settings()
+        prompt = settings.pop("prompt")
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        return [*options, "--", prompt]
+
+
+def escaped(prompt: str) -> str:
+    """A prompt that begins with @ is no name of a file."""
+    return f"@{prompt}" if prompt.startswith("@") else prompt
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Raises :class:`RequestError` for what is no recipe."""
+    try:
+        return Recipe.model_validate_json(path.read_text())
+    except OSError as bad:
+        raise RequestError(f"{path}: {bad.strerror}", allowed="a file of recipes/", way_out="name the file") from None
+    except ValidationError as bad:
+        first = bad.errors()[0]
+        raise RequestError(
+            f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            allowed=f"a recipe of format {FORMAT}",
+            way_out="take one of recipes/",
+        ) from None
+
+
+def find_recipe(folder: Path, request_sha256: str | None) -> Path | None:
+    """The recipe of a request, by its digest."""
+    for path in sorted(folder.glob("*.json")):
+        if read_recipe(path).request_sha256 == request_sha256:
+            return path
+    return None
