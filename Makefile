@@ -27,7 +27,7 @@ lint: .venv/installed-dev
 	$(BIN)/lint-imports --no-logo
 
 goldens: .venv/installed-dev  ## run every golden case of a folder: make goldens DIR=tests/goldens
-	$(BIN)/python tests/parity/goldens.py $(DIR)
+	PYTHONPATH=tests $(BIN)/python tests/parity/goldens.py $(DIR)
 
 .venv/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "shotclock needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from shotclock.geometry import Geometry
 from shotclock.latents import noise, text_to_video
+from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.model.transformer import Stream, Transformer
+from shotclock.plan.planner import Plan
 from shotclock.render.denoise import Prepared, prepare
+from shotclock.render.identity import Identity, Numerics
+from shotclock.render.job import Job, Times
+from shotclock.render.run import Terms, expect, job_of
+from shotclock.request import Request
+from shotclock.rundir import RunDir
+from shotclock.weights.checkpoint import CheckpointHeaders
 from shotclock.weights.tiny import TRANSFORMER
 
 SMALL = Geometry(width=64, height=32, frames=9, fps=Fraction(24))
@@ -69,3 +79,41 @@ def streams(model: Transformer, sigma: float = 0.7, geometry: Geometry = SMALL) 
         video.stream(video.latents.tokens, sigma, enabled=True),
         audio.stream(audio.latents.tokens, sigma, enabled=True),
     )
+
+
+def some_identity() -> Identity:
+    """Of a render that nobody made."""
+    return Identity(
+        request_sha256="aa",
+        sigmas_sha256="bb",
+        transformer_sha256="cc",
+        contexts_sha256="dd",
+        numerics=Numerics(
+            device="cpu",
+            capability="AVX2",
+            threads=2,
+            torch="2.13.0",
+            dtype="float32",
+            attention="math",
+            legs_per_pass=4,
+            code="ee",
+        ),
+    )
+
+
+def still_times() -> Times:
+    """A clock that stands."""
+    return Times(clock=lambda: 0.0, began_s=0.0, imported_s=0.0)
+
+
+def some_job(request: Request, plan: Plan, headers: CheckpointHeaders, run: RunDir) -> Job:
+    """A float32 render on the CPU without a lease, a rehearsal or a verdict; holds the run folder from here on."""
+    terms = Terms(
+        lease=Lease(sources=()), leases=1, on_overrun="snapshot", rehearse="never", accept_seam=False, judge=None
+    )
+    device = torch.device("cpu")
+    with tempfile.TemporaryDirectory() as home:
+        expected = expect(request, plan, headers, terms, device=device, home=Path(home), times=still_times())
+    job = job_of(request, plan, expected, headers, run, device, terms, None)
+    with job.run.writing():
+        return job

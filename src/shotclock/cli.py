@@ -7,16 +7,40 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from shotclock import __version__
-from shotclock.errors import ShotclockError
+from shotclock.errors import RequestError, ShotclockError
+
+if TYPE_CHECKING:
+    from shotclock.render.job import Judged, Outcome
+    from shotclock.render.run import Terms
+
+ON_OVERRUN = ("snapshot", "stop", "draft")
+REHEARSE = ("auto", "always", "never")
+
+Lease_ = Annotated[
+    str | None, typer.Option("--lease", help="How long the device is held, from now: 4h, 90min, 2:30:00.")
+]
+LeaseEnd = Annotated[str | None, typer.Option(help="When it is taken away: 2026-12-01T18:00. The earlier end counts.")]
+Leases = Annotated[str, typer.Option(help="How many leases of this length the render may take, or any.")]
+OnOverrun = Annotated[
+    str, typer.Option(help="Where the lease ends first: snapshot, draft (and a marked draft clip) or stop (exit 92).")
+]
+Rehearse = Annotated[str, typer.Option(help="Decode, mux and verdict once before step 1: auto, always, never.")]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Judge the clip with numbers; FAIL is exit code 4.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 stderr = Console(stderr=True)
@@ -128,23 +152,161 @@ def render(
     video_vae: Annotated[Path | None, typer.Option(help="This conv video VAE file.")] = None,
     audio_vae: Annotated[Path | None, typer.Option(help="This audio VAE file.")] = None,
     pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")] = False,
+    lease: Lease_ = None,
+    lease_end: LeaseEnd = None,
+    leases: Leases = "1",
+    on_overrun: OnOverrun = "snapshot",
+    rehearse: Rehearse = "auto",
+    verify: Verify = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Render PROMPT to an mp4 with sound."""
     options = dict(locals())
-    for name in ("quiet", "as_json"):
+    for name in ("lease", "lease_end", "leases", "on_overrun", "rehearse", "verify", "quiet", "as_json"):
         del options[name]
     began_s = time.monotonic()
-    from shotclock.render.run import Settings, start  # torch, transformers and diffusers: seconds
+    from shotclock.render.job import Times  # torch, transformers and diffusers: seconds
+    from shotclock.render.run import start
+    from shotclock.render.settings import Settings
 
-    imported_s = time.monotonic()
+    times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
+    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify)
     console = None if quiet else stderr
-    outcome = start(Settings(**options), home=home(), began_s=began_s, imported_s=imported_s, console=console)
+    with _said_as_json(as_json):
+        outcome = start(Settings(**options), terms, home=home(), times=times, console=console)
+    _end(outcome, quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of a render that was stopped or killed.")],
+    models: Annotated[Path | None, typer.Option(help="Where the files are now, if they have moved.")] = None,
+    accept_seam: Annotated[
+        bool, typer.Option("--accept-seam", help="Go on under other numerics; record and clip say so.")
+    ] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Render nothing: replay from the older snapshot and compare bits.")
+    ] = False,
+    lease: Lease_ = None,
+    lease_end: LeaseEnd = None,
+    leases: Leases = "1",
+    on_overrun: OnOverrun = "snapshot",
+    rehearse: Rehearse = "auto",
+    verify: Verify = True,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a render from its folder, bit for bit as if it had never stopped."""
+    began_s = time.monotonic()
+    from shotclock.render import run as runs
+    from shotclock.render.job import Times
+
+    if prove:
+        typer.echo("\n".join(runs.prove(run, models=models)))
+        return
+    times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
+    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify, accept_seam=accept_seam)
+    console = None if quiet else stderr
+    with _said_as_json(as_json):
+        outcome = runs.resume(run, terms, models=models, home=home(), times=times, console=console)
+    _end(outcome, quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def draft(
+    run: Annotated[Path, typer.Argument(help="Folder of a render that has finished a step.")],
+    models: Annotated[Path | None, typer.Option(help="Where the files are now, if they have moved.")] = None,
+) -> None:
+    """Decode what the last finished step promises, marked as a draft, beside the run."""
+    from shotclock.render.run import draft as decode
+
+    typer.echo(decode(run, models=models))
+
+
+def _terms(
+    began_s: float,
+    lease: str | None,
+    lease_end: str | None,
+    leases: str,
+    on_overrun: str,
+    rehearse: str,
+    *,
+    verify: bool,
+    accept_seam: bool = False,
+) -> Terms:
+    """The lease from flags and environment, read once, and what happens at its end."""
+    from shotclock.lease import Moment, resolve_lease
+    from shotclock.plan.forecast import parse_leases
+    from shotclock.render.run import Terms
+
+    end_time, job = os.environ.get("SLURM_JOB_END_TIME"), os.environ.get("SLURM_JOB_ID")
+    found = resolve_lease(
+        Moment(monotonic_s=time.monotonic(), wall=datetime.now(UTC)),
+        began_s=began_s,
+        length=lease,
+        end=lease_end,
+        slurm_end_time=end_time,
+        squeue_end=_squeue_end(job) if job is not None and end_time is None else None,
+    )
+    for name, value, allowed in (("on-overrun", on_overrun, ON_OVERRUN), ("rehearse", rehearse, REHEARSE)):
+        if value not in allowed:
+            raise RequestError(
+                f"--{name} {value!r}", allowed=", ".join(allowed), way_out="see `shotclock render --help`"
+            )
+    return Terms(
+        lease=found,
+        leases=parse_leases(leases),
+        on_overrun=on_overrun,
+        rehearse=rehearse,
+        accept_seam=accept_seam,
+        judge=_judge if verify else None,
+    )
+
+
+def _squeue_end(job: str) -> str | None:
+    """What Slurm says of the job's end, in local time; None where it cannot be asked."""
+    try:
+        asked = subprocess.run(
+            ["squeue", "-h", "-j", job, "-o", "%e"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None
+
+
+def _judge(run: Path) -> Judged:
+    """The verdict of the run's clip as the render is told it; the numbers are in verdict.json."""
+    from shotclock.render.job import Judged
+    from shotclock.verify.runs import judge_run
+
+    verdict = judge_run(run, sheet=run / "sheet.png")
+    return Judged(outcome=str(verdict.outcome), lines=tuple(verdict.lines()))
+
+
+@contextmanager
+def _said_as_json(wanted: bool) -> Iterator[None]:
+    """With ``--json`` a refusal or a stop is one JSON document too."""
+    try:
+        yield
+    except ShotclockError as error:
+        if wanted:
+            said = {"exit_code": error.exit_code, "found": error.found}
+            typer.echo(json.dumps(said | {"allowed": error.allowed, "way_out": error.way_out}, sort_keys=True))
+        raise
+
+
+def _end(outcome: Outcome | None, *, quiet: bool, as_json: bool) -> None:
+    """Print where the clip is; exit 4 where its verdict is FAIL."""
+    if outcome is None:
+        typer.echo(json.dumps({"ended_already": True}) if as_json else "this render has ended already")
+        return
     if as_json:
         typer.echo(json.dumps(outcome.to_json(), sort_keys=True))
     elif not quiet:
         typer.echo(outcome.clip)
+    if outcome.verdict == "FAIL":
+        raise typer.Exit(4)
 
 
 @app.command()

@@ -27,13 +27,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from shotclock import __version__
+from shotclock.device import UNIFIED_SHARE
 
 COLUMNS = 80  # one terminal screen
 ROWS = 24
 DEVICE_ROWS = 8  # devices shown one by one; an eight-GPU host still fits
 LABEL = 11  # width of the first column
 REASON_LENGTH = 60  # of a foreign error message, so that a screen stays a screen
-UNIFIED_SHARE = 0.9  # an integrated device with this share of host memory has none of its own, lease.md (GB10)
 DISK_SAMPLE_BYTES = 64 << 20  # long enough for a rate, short on a slow disk
 HEAD_WIDTH = 128  # head width of the video stream, ltx25.md section 1
 LIBRARIES = {"torch": "torch", "diffusers": "diffusers", "transformers": "transformers", "PyAV": "av"}

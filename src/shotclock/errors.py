@@ -49,3 +49,15 @@ class RenderFailed(ShotclockError):
     """A render began and could not end."""
 
     exit_code = 1
+
+
+class RenderStopped(ShotclockError):
+    """A render was ended on purpose at a boundary; ``line`` is what the event log says of it.
+
+    ``exit_code`` is 75 where it can be resumed, 90 at the memory floor, 92 for a projected overrun.
+    """
+
+    def __init__(self, found: str, *, allowed: str, way_out: str, exit_code: int, line: dict[str, object]) -> None:
+        super().__init__(found, allowed=allowed, way_out=way_out)
+        self.exit_code = exit_code
+        self.line = line

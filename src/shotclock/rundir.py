@@ -6,7 +6,10 @@ Knows files only; each stage writes its own and reads those of the stages before
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +59,12 @@ class RunDir:
         self.latents = path / "latents.safetensors"
         self.clip = path / "clip.mp4"
         self.wave = path / "clip.wav"
+        self.memory = path / "memory.jsonl"
+        self.verdict = path / "verdict.json"
+        self.sheet = path / "sheet.png"
+        self.attempt = path / "attempt.json"
         self._lock = path / ".lock"
+        self._mine = ""
 
     @classmethod
     def create(cls, path: Path) -> RunDir:
@@ -73,9 +81,27 @@ class RunDir:
             ) from None
         return run
 
+    @classmethod
+    def existing(cls, path: Path) -> RunDir:
+        """The folder of a run that began; raises :class:`RunDirError` where there is none."""
+        run = cls(path)
+        if missing := [file.name for file in (run.request, run.plan) if not file.is_file()]:
+            raise RunDirError(
+                f"{path} holds no run: no {' and no '.join(missing)}",
+                allowed="a folder that `shotclock render` made",
+                way_out="name its folder, or start it with `shotclock render`",
+            )
+        return run
+
+    def draft(self, step: int) -> Path:
+        """Where the draft of ``step`` goes; never the clip's own name."""
+        return self.path / f"draft-step-{step}.mp4"
+
     def require_empty(self) -> None:
         """Refuse a folder that holds anything; called again by the one writer, who then knows."""
-        there = sorted(entry.name for entry in self.path.iterdir() if entry.name != self._lock.name)
+        there = sorted(
+            entry.name for entry in self.path.iterdir() if entry.name not in (self._lock.name, self.attempt.name)
+        )
         if there:
             what = "already holds a run" if self.request.name in there else f"is not empty: {there[0]}"
             raise RunDirError(
@@ -84,7 +110,10 @@ class RunDir:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the run for this process; a second writer is refused. The kernel releases it at any death."""
+        """Hold the run for this process; a second writer is refused. The kernel releases it at any death.
+
+        On a shared disk a node that lost contact may go on: :meth:`require_mine` tells it that another took over.
+        """
         try:
             lock = self._lock.open("ab")
         except OSError as bad:
@@ -102,8 +131,33 @@ class RunDir:
                     allowed="one writer a run",
                     way_out="wait for it, or name another --run folder",
                 ) from None
+            self._mine = uuid.uuid4().hex
+            attempt = {"attempt_id": self._mine, "host": socket.gethostname(), "process": os.getpid()}
+            write_aside(self.attempt, json.dumps(attempt, sort_keys=True).encode() + b"\n")
             yield
 
+    def require_mine(self) -> None:
+        """Raises :class:`RunDirError` where another attempt has taken the run over since :meth:`writing`."""
+        held = json.loads(self.attempt.read_bytes())
+        if held["attempt_id"] != self._mine:
+            raise RunDirError(
+                f"{self.path} was taken over by process {held['process']} on {held['host']}",
+                allowed="one writer a run",
+                way_out="leave it to that process: this one has stopped writing",
+            )
+
+    def sweep(self) -> None:
+        """Remove what killed attempts left half written; for the one writer only."""
+        for path in self.path.glob(".*.part*"):
+            path.unlink(missing_ok=True)
+
     def open_events(self) -> BinaryIO:
-        """The event log, appended without a buffer: a line is the kernel's before the next thing happens."""
-        return self.events.open("ab", buffering=0)
+        """The event log, appended without a buffer: a line is the kernel's before the next thing happens.
+
+        A last line that was cut by a kill or a full disk is ended first.
+        """
+        cut = self.events.is_file() and not self.events.read_bytes().endswith(b"\n") and self.events.stat().st_size
+        log = self.events.open("ab", buffering=0)
+        if cut:
+            log.write(b"\n")
+        return log

@@ -21,12 +21,12 @@ from safetensors.torch import save_file
 
 from shotclock.model.config import transformer_config
 from shotclock.model.transformer import Transformer
-from shotclock.render.pipeline import split_names
 from shotclock.weights.checkpoint import read_header
 from shotclock.weights.load import TORCH_DTYPES, load_module, published_dtype, raw_read_seconds
 from shotclock.weights.released import PINNED_25_CONFIG
 from shotclock.weights.shapes import audio_vae_shapes, conv_vae_shapes, transformer_shapes
 from shotclock.weights.tiny import AUDIO, SCHEDULER, VIDEO_VAE, _fixed, _spread
+from shotclock.weights.transformer import split_names
 from shotclock.weights.write import header_block
 
 HEADER_BYTES = 677_616  # JSON of the released transformer's header (ltx25.md section 1.2)

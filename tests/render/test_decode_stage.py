@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fakes import FakeClock
+from fakes import FakeClock, some_job, still_times
 from shotclock.errors import RenderFailed
 from shotclock.events import State
-from shotclock.guidance import LegName
 from shotclock.plan.planner import make_plan
-from shotclock.render import pipeline
+from shotclock.render import contexts, finish, pipeline
 from shotclock.render.decode import VideoDecoder
+from shotclock.render.job import Job
 from shotclock.render.journal import Journal
 from shotclock.render.tiling import Stage, Tiling
 from shotclock.request import Scales, make_request
@@ -53,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def job(models: Path, run: Path, *, side: int = 64) -> tuple[pipeline.Job, State]:
+def job(models: Path, run: Path, *, side: int = 64) -> tuple[Job, State]:
     """A render that has come as far as its latents."""
     from shotclock.weights.checkpoint import find_checkpoints
 
@@ -63,14 +64,7 @@ def job(models: Path, run: Path, *, side: int = 64) -> tuple[pipeline.Job, State
     )  # fmt: skip
     headers = read_headers(find_checkpoints(models))
     plan = make_plan(request, headers, device="cpu", dtype="float32")
-    made = pipeline.Job(
-        request=request,
-        plan=plan,
-        headers=headers,
-        run=RunDir.create(run),
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-    )
+    made = some_job(request, plan, headers, RunDir.create(run))
     geometry = request.geometry
     generator = torch.Generator().manual_seed(0)
     video = torch.randn(1, geometry.video_tokens, 128, generator=generator)
@@ -87,10 +81,10 @@ def test_out_of_memory_in_decode_tries_smaller_tiles(
     """users.md row 32: twice out of memory, then it succeeds; smaller tiles each time, no litter, latents untouched."""
     made, state = job(models, tmp_path / "run", side=1024)
     decoder = ShortOfMemory(2)
-    monkeypatch.setattr(pipeline, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
+    monkeypatch.setattr(finish, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
     pipeline.save_latents(made, state)
     before = made.run.latents.read_bytes()
-    pipeline.decode(made, journal(), state)
+    finish.decode(made, journal(), state)
     assert len(decoder.tried) == 3 and decoder.tried[0] != decoder.tried[1] != decoder.tried[2]
     assert made.run.clip.exists() and made.run.latents.read_bytes() == before
     assert not [path for path in made.run.path.iterdir() if ".part" in path.name]
@@ -109,13 +103,13 @@ def test_non_finite_latents_stop_the_render() -> None:
 def test_a_wrong_number_of_forwards_is_no_success(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planned and executed forwards are compared at the end of every render."""
-    made, state = job(models, tmp_path / "run")
-    short = {str(leg): 1 for leg in LegName}
-    monkeypatch.setattr(pipeline, "encode", lambda *_: (torch.zeros(1), torch.zeros(1)))
-    monkeypatch.setattr(pipeline, "sample", lambda *_: (state, short, (1.0,)))
+    """Planned and executed forwards are compared at the end of every render; no latents are saved."""
+    made, _ = job(models, tmp_path / "run")
+    real = pipeline.forwards_left
+    monkeypatch.setattr(pipeline, "forwards_left", lambda *of: real(*of) + Counter(cond=1))
     with pytest.raises(RenderFailed, match="forwards ran"):
         pipeline.produce(made, journal())
+    assert not made.run.latents.exists()
 
 
 @pytest.mark.parametrize(
@@ -134,10 +128,9 @@ def test_failures_of_the_machine_name_phase_and_way_out(
     def fail(*_a: object, **_k: object) -> None:
         raise failure
 
-    monkeypatch.setattr(pipeline, "TextEncoder", SimpleNamespace(load=fail))
-    times = pipeline.Times(clock=FakeClock(), began_s=0.0, imported_s=0.0)
+    monkeypatch.setattr(contexts, "TextEncoder", SimpleNamespace(load=fail))
     with pytest.raises(RenderFailed, match=named) as refusal:
-        pipeline.render(made, times=times, first_line={}, listeners=[])
+        pipeline.render(made, times=still_times(), first_line={"attempt": 1}, listeners=[])
     assert "load-text" in refusal.value.found and refusal.value.way_out
 
 

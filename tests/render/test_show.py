@@ -31,6 +31,8 @@ PLAN = Plan(
     switches=(),
     step_flops=1000,
     decode_flops=3000,
+    blocks=4,
+    pinned_config=False,
     files={},
 )
 
@@ -84,11 +86,16 @@ TICKS = [
     Tick(event=Notice(text="decoding untiled"), t_s=3.0, last_s=None),
     Tick(event=Progress(phase=Phase.DECODE_VIDEO, done=1, total=2), t_s=3.5, last_s=None),
     Tick(event=PhaseEnds(phase=Phase.DENOISE), t_s=4.0, last_s=3.0),
+    Tick(event=PhaseBegins(phase=Phase.SNAPSHOT), t_s=4.0, last_s=None),
+    Tick(event=PhaseEnds(phase=Phase.SNAPSHOT), t_s=4.2, last_s=0.2),
+    Tick(event=PhaseBegins(phase=Phase.DENOISE), t_s=4.2, last_s=None),
+    Tick(event=PhaseEnds(phase=Phase.DENOISE), t_s=5.2, last_s=1.0),
+    Tick(event=PhaseBegins(phase=Phase.SAVE_LATENTS), t_s=5.2, last_s=None),
 ]
 
 
 def test_plain_lines_have_the_fields_of_the_seeds() -> None:
-    """Index, phase, step, legs, t= and last=."""
+    """Index, phase, step, legs, t= and last=; the pieces of denoise between snapshots are one phase."""
     lines: list[str] = []
     show = PlainLines(PLAN, lines.append)
     for tick in TICKS:
@@ -97,7 +104,9 @@ def test_plain_lines_have_the_fields_of_the_seeds() -> None:
         "phase denoise begins t=1.000s",
         "pass 1/20 phase denoise step 1/10 legs cond+uncond t=1.000s eta=-:--",
         "note: decoding untiled",
-        "phase denoise ends t=4.000s last=3.000s",
+        "phase denoise ends t=5.200s last=4.000s",
+        "note: 1 snapshots, 0.200 s beside it",
+        "phase save-latents begins t=5.200s",
     ]
 
 
@@ -107,4 +116,4 @@ def test_the_live_bar_draws_on_a_terminal() -> None:
     with LiveBar(PLAN, Console(file=screen, force_terminal=True, width=100)) as bar:
         for tick in TICKS:
             bar(tick)
-    assert "denoise" in screen.getvalue() and "3.000 s" in screen.getvalue()
+    assert "denoise" in screen.getvalue() and "4.000 s" in screen.getvalue()

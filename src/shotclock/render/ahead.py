@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import torch
 
+from shotclock.device import is_unified
 from shotclock.errors import RunDirError
 from shotclock.geometry import Geometry
 from shotclock.lease import Lease
@@ -39,7 +40,6 @@ from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_
 
 logger = logging.getLogger(__name__)
 
-UNIFIED_SHARE = 0.9  # of host memory: a device with as much has no memory of its own (lease.md, GB10)
 ENDLESS_BYTES = 2**62  # stands for memory that could not be read: nothing is refused on it
 MATRIX_SIDES = {"cuda": 8192, "cpu": 512}
 MATRIX_ROUNDS = 5
@@ -73,11 +73,7 @@ class Window:
 def read_room(device: torch.device) -> Room:
     """What is free now, before any model is loaded."""
     host = psutil.virtual_memory()
-    if device.type != "cuda":
-        return Room(device_bytes=int(host.available), host_bytes=int(host.available), shared=True)
-    properties = torch.cuda.get_device_properties(device)
-    large = properties.total_memory >= UNIFIED_SHARE * host.total
-    if not properties.total_memory or (properties.is_integrated and large):
+    if is_unified(device):
         return Room(device_bytes=int(host.available), host_bytes=int(host.available), shared=True)
     return Room(device_bytes=int(torch.cuda.mem_get_info(device)[0]), host_bytes=int(host.available), shared=False)
 

@@ -1,4 +1,4 @@
-"""Puts times on a render's events and hands them on: to the event log first, then to whoever watches.
+"""Puts times on a render's events and hands them on: to the log, to whoever watches, then to the one who may stop.
 
 The only place where events meet a clock. A line is written before what it announces is launched, and ends are said
 after the device has been waited for. Knows no model and decides nothing.
@@ -13,7 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from shotclock.events import Event, Notice, PassBegins, PassEnds, Phase, PhaseBegins, PhaseEnds, Progress, StepEnds
+from shotclock.events import (
+    Event,
+    LegsEnd,
+    Notice,
+    PassBegins,
+    PassEnds,
+    Phase,
+    PhaseBegins,
+    PhaseEnds,
+    Progress,
+    StepEnds,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +44,10 @@ Listener = Callable[[Tick], None]
 
 
 class Journal:
-    """Says events. ``synchronise`` waits for the device; ``start_s`` is the clock's reading when the run began."""
+    """Says events. ``synchronise`` waits for the device; ``start_s`` is the clock's reading when the run began.
+
+    ``gate`` is told last and may raise: what a Begins announced is then not launched.
+    """
 
     def __init__(
         self,
@@ -43,15 +57,18 @@ class Journal:
         synchronise: Callable[[], None],
         start_s: float,
         listeners: Sequence[Listener] = (),
+        gate: Listener | None = None,
     ) -> None:
         self._log = log
         self._clock = clock
         self._synchronise = synchronise
         self._start_s = start_s
         self._listeners = list(listeners)
+        self._gate = gate
         self._begun_s: dict[str, float] = {}
         self._last_pass_s: float | None = None
         self._phase: Phase | None = None
+        self._open = False
 
     def now_s(self) -> float:
         """Seconds since the run began."""
@@ -75,6 +92,8 @@ class Journal:
             except Exception:
                 logger.exception("a listener failed and is left out from here on")
                 self._listeners.remove(listener)
+        if self._gate is not None:
+            self._gate(tick)
         return tick
 
     def write(self, line: dict[str, Any]) -> None:
@@ -83,15 +102,20 @@ class Journal:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Say that a leaf phase begins and, if it succeeds, ends."""
+        """Say that a leaf phase begins and, if it succeeds, ends; within another one, that pauses meanwhile."""
+        outer = self._phase if self._open else None
+        if outer is not None:
+            self.say(PhaseEnds(phase=outer))
         self.say(PhaseBegins(phase=phase))
         yield
         self.say(PhaseEnds(phase=phase))
+        if outer is not None:
+            self.say(PhaseBegins(phase=outer))
 
     def _last(self, event: Event, t_s: float) -> float | None:
         match event:
             case PhaseBegins(phase=phase):
-                self._phase = phase
+                self._phase, self._open = phase, True
                 self._begun_s["phase"] = t_s
             case PassBegins():
                 self._begun_s["pass"] = t_s
@@ -100,6 +124,7 @@ class Journal:
                 self._last_pass_s = t_s - self._begun_s["pass"]
                 return self._last_pass_s
             case PhaseEnds():
+                self._open = False
                 return t_s - self._begun_s["phase"]
             case _:
                 pass
@@ -120,6 +145,8 @@ def as_line(tick: Tick, phase: Phase | None) -> dict[str, Any]:
             line |= {"done": event.done, "total": event.total}
         case StepEnds():
             line |= {"step": event.state.step, "steps": event.steps, "sigma": event.sigma}
+        case LegsEnd():
+            line |= {"step": event.state.step, "legs": list(event.state.legs)}
         case Notice():
             line["text"] = event.text
         case _:

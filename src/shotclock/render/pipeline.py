@@ -1,124 +1,260 @@
-"""A render from request to clip: loads, encodes, denoises, saves, decodes, in that order, one model at a time.
+"""A render from request to clip: loads, encodes, rehearses, denoises, saves, decodes, judges; one model at a time.
 
-The only module that knows both sides: the loop that speaks and the journal that keeps time. Each stage reads what the
-stage before left in the run folder or on the device, and writes its own file.
+The only module that knows both sides: the loop that speaks and the governor that listens. Each stage reads what the
+stage before left in the run folder, so a render that was stopped or killed goes on where it was.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
-import statistics
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from typing import Any
 
 import torch
-from jaxtyping import Float, UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from shotclock.errors import RenderFailed, RequestError
-from shotclock.events import Notice, PassEnds, Phase, PhaseBegins, PhaseEnds, Progress, State, StepEnds
-from shotclock.geometry import unpatchify_audio, unpatchify_video
-from shotclock.govern.meter import free_bytes, peak_bytes, release, synchronise
+from shotclock.device import free_bytes, peak_bytes, release, synchronise
+from shotclock.errors import RenderFailed, RenderStopped, RunDirError, ShotclockError
+from shotclock.events import (
+    LegsEnd,
+    Notice,
+    PassBegins,
+    PassEnds,
+    Phase,
+    PhaseBegins,
+    PhaseEnds,
+    Progress,
+    State,
+    StepEnds,
+)
+from shotclock.geometry import patchify_audio, patchify_video, unpatchify_audio, unpatchify_video
+from shotclock.govern.governor import Governor, OnOverrun, Outlook, Projection, Reason, Stop
+from shotclock.govern.meter import Demand, Gauge, Meter, Reading, default_floor_bytes, demand_of
 from shotclock.latents import noise, text_to_video
 from shotclock.model.attention import attention_backends
-from shotclock.model.config import connector_configs, transformer_config
-from shotclock.model.connector import Connectors
-from shotclock.model.transformer import Transformer
-from shotclock.plan.planner import TEXT_TOKENS, Plan
-from shotclock.render.decode import AudioDecoder, VideoDecoder, fit_wave
+from shotclock.plan.estimate import total
+from shotclock.render.contexts import Contexts, encode, keep_contexts, read_contexts
 from shotclock.render.denoise import denoise, prepare
-from shotclock.render.journal import Clock, Journal, Listener
-from shotclock.render.media import write_clip, write_wav
-from shotclock.render.text import Features, TextEncoder
-from shotclock.render.tiling import Tiling, choose_tiling, smaller
-from shotclock.request import Request
-from shotclock.rundir import RunDir, aside
-from shotclock.weights.checkpoint import CheckpointHeaders, Header, read_header, transformer_settings
-from shotclock.weights.load import load_module, require_claimed, require_match
+from shotclock.render.finish import decode, decode_draft, rehearse
+from shotclock.render.identity import Identity, numerics
+from shotclock.render.interrupt import EXIT_RESUME, Interrupts
+from shotclock.render.job import Job, Outcome, Times
+from shotclock.render.journal import Journal, Listener, Tick
+from shotclock.render.snapshot import newest_snapshot, placed, save_snapshot
+from shotclock.rundir import aside
+from shotclock.weights.digest import sampled_sha256
+from shotclock.weights.transformer import load_transformer
 
-PREFIX = "model.diffusion_model."  # ltx25.md section 1.2
-CONNECTORS = ("video_embeddings_connector.", "audio_embeddings_connector.")
-
-Contexts = tuple[Float[Tensor, "2 s d"], Float[Tensor, "2 s e"]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """All that a render is given. ``contexts`` replaces the text encoder by a file of an earlier run."""
-
-    request: Request
-    plan: Plan
-    headers: CheckpointHeaders
-    run: RunDir
-    device: torch.device
-    dtype: torch.dtype
-    contexts: Path | None = None
-    pinned_config: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a finished render did: forwards by leg, seconds of every pass, peak memory in bytes."""
-
-    clip: Path
-    forwards: dict[str, int]
-    pass_s: tuple[float, ...]
-    peak_bytes: int
-    wall_s: float
-
-    def to_json(self) -> dict[str, Any]:
-        """As the last event and ``--json`` print it."""
-        return {
-            "clip": str(self.clip),
-            "forwards": self.forwards,
-            "passes": len(self.pass_s),
-            "median_pass_s": statistics.median(self.pass_s) if self.pass_s else None,
-            "denoise_s": sum(self.pass_s),
-            "peak_bytes": self.peak_bytes,
-            "wall_s": self.wall_s,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """A clock, and its readings when the command began and when its imports were done."""
-
-    clock: Clock
-    began_s: float
-    imported_s: float
+EXIT_MEMORY_FLOOR = 90
+WARM_UP_RATIO = 10.0  # declared bound where no law has measured one (users.md, row 15)
+SAVING = (PhaseBegins(phase=Phase.SNAPSHOT), PhaseBegins(phase=Phase.SAVE_LATENTS))  # what is never refused
+REHEARSAL_SHARE = 0.02  # of the planned render
 
 
 def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Sequence[Listener]) -> Outcome:
-    """Render the clip into the run folder; the caller holds the folder and has written request and plan."""
-    with job.run.open_events() as log:
+    """Render the clip into the run folder, from wherever the folder is; the caller holds it and wrote request and plan.
+
+    Raises :class:`RenderStopped` at a boundary where the lease, memory or a signal ends this attempt, and
+    :class:`RenderFailed` where the render cannot go on; whatever ended is in the folder then.
+    """
+    with ExitStack() as stack:
+        log = stack.enter_context(job.run.open_events())
+        interrupts = stack.enter_context(Interrupts())
+        gauge = Gauge(job.device)
+        memory = stack.enter_context(job.run.memory.open("ab", buffering=0))
+        meter = Meter(
+            gauge.read,
+            now_s=lambda: times.clock() - times.began_s,
+            floor_bytes=default_floor_bytes(gauge.read().host_total_bytes),
+            write=lambda t_s, reading: _write_reading(memory, t_s, first_line["attempt"], reading),
+        )
+        gate = Gate(job, times, interrupts, meter)
         journal = Journal(
             log,
             clock=times.clock,
             synchronise=lambda: synchronise(job.device),
             start_s=times.began_s,
             listeners=listeners,
+            gate=gate,
         )
+        gate.write = journal.write
         journal.write(first_line)
-        for phase, start_s, end_s in (
-            (Phase.IMPORT, 0.0, times.imported_s - times.began_s),
-            (Phase.INSPECT, times.imported_s - times.began_s, journal.now_s()),
-        ):
-            journal.say(PhaseBegins(phase=phase), at_s=start_s)
-            journal.say(PhaseEnds(phase=phase), at_s=end_s)
         try:
-            outcome = produce(job, journal)
-            journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json())
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(job, journal.current) from error
-        except (OSError, SafetensorError) as error:
-            raise unwritable(job, journal.current, error) from error
+            for phase, start_s, end_s in (
+                (Phase.IMPORT, 0.0, times.imported_s - times.began_s),
+                (Phase.INSPECT, times.imported_s - times.began_s, journal.now_s()),
+            ):
+                journal.say(PhaseBegins(phase=phase), at_s=start_s)
+                journal.say(PhaseEnds(phase=phase), at_s=end_s)
+            with meter:
+                outcome = produce(job, journal)
+            journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json() | _memory_line(meter))
+        except RenderStopped as stopped:
+            journal.write(
+                {"event": "RunStops", "t_s": journal.now_s(), "phase": journal.current, "exit_code": stopped.exit_code}
+                | stopped.line
+                | _memory_line(meter)
+            )
+            raise
+        except Exception as error:
+            ours = _ours(job, journal.current, error)
+            with suppress(OSError):  # the disk may be full: the error itself is what the user has to read
+                said = {"found": ours.found, "allowed": ours.allowed, "way_out": ours.way_out} if ours else {}
+                code = ours.exit_code if ours else 1
+                journal.write(
+                    {"event": "RunFails", "t_s": journal.now_s(), "phase": journal.current, "exit_code": code, **said}
+                )
+            if ours is None or ours is error:
+                raise
+            raise ours from error
         return outcome
+
+
+def _write_reading(memory: Any, t_s: float, attempt: int, reading: Reading) -> None:
+    line = {"t_s": t_s, "attempt": attempt} | asdict(reading)
+    with suppress(OSError, ValueError):  # a full disk, or the last reading of a run that just ended
+        memory.write(json.dumps(line, sort_keys=True).encode() + b"\n")
+
+
+def _memory_line(meter: Meter) -> dict[str, Any]:
+    demand: Demand | None = demand_of(meter.readings)
+    return {"memory": None if demand is None else asdict(demand) | {"own_demand_bytes": demand.own_demand_bytes}}
+
+
+class Gate:
+    """Told every tick last; raises :class:`RenderStopped` where what is announced must not be launched."""
+
+    def __init__(self, job: Job, times: Times, interrupts: Interrupts, meter: Meter) -> None:
+        self._job = job
+        self._interrupts = interrupts
+        self._meter = meter
+        self._governor = Governor(outlook(job, times))
+        self._projected = False
+        self.write: Any = None
+
+    def __call__(self, tick: Tick) -> None:
+        """Let the governor see the tick, then stop for it, for a signal or for memory."""
+        judged = self._governor.observe(tick.event, tick.t_s)
+        first = isinstance(tick.event, PassBegins) and not self._projected
+        if isinstance(tick.event, StepEnds) or first or isinstance(judged, Stop):
+            self._projected = True
+            verdict = "STOP" if isinstance(judged, Stop) else "GO"
+            self.write(projected(judged.projection, tick.t_s, verdict))
+        if isinstance(judged, Stop):
+            raise governor_stop(judged)
+        if isinstance(tick.event, PassBegins | PhaseBegins | Progress) and tick.event not in SAVING:
+            self._stop_for_others()
+
+    def _stop_for_others(self) -> None:
+        if self._interrupts.asked is not None:
+            raise RenderStopped(
+                f"{self._interrupts.asked} asked for an end; every finished forward is kept",
+                allowed="an end at a boundary",
+                way_out=f"shotclock resume {self._job.run.path}",
+                exit_code=EXIT_RESUME,
+                line={"reason": self._interrupts.asked, "terms": [], "sum_s": None, "budget_s": None},
+            )
+        if (breach := self._meter.breach) is not None:
+            floor = default_floor_bytes(breach.host_total_bytes)
+            raise RenderStopped(
+                f"{breach.host_available_bytes:,} bytes of host memory were available",
+                allowed=f"at least the floor of {floor:,} bytes",
+                way_out=f"free memory, then shotclock resume {self._job.run.path}",
+                exit_code=EXIT_MEMORY_FLOOR,
+                line={
+                    "reason": "memory floor",
+                    "terms": [],
+                    "sum_s": None,
+                    "budget_s": None,
+                    "available_bytes": breach.host_available_bytes,
+                    "floor_bytes": floor,
+                },
+            )
+
+
+def outlook(job: Job, times: Times) -> Outlook:
+    """What the governor knows before the first forward."""
+    foreseen = job.foreseen
+    end_s = job.lease.end_s
+    blocks, guidance = job.plan.blocks, job.request.guidance
+    draft = job.on_overrun == OnOverrun.DRAFT
+    return Outlook(
+        end_s=None if end_s is None else end_s - times.began_s,
+        steps=tuple(guidance.passes(step, blocks) for step in range(job.request.steps)),
+        law=foreseen.law,
+        tail=foreseen.tail,
+        closing=total((foreseen.closing, foreseen.draft), "closing") if draft else foreseen.closing,
+        reserve_s=foreseen.reserve_s,
+        on_overrun=OnOverrun(job.on_overrun),
+        warm_up_passes=foreseen.warm_up_passes,
+        warm_up_ratio=foreseen.warm_up_ratio or WARM_UP_RATIO,
+    )
+
+
+def projected(projection: Projection, t_s: float, verdict: str) -> dict[str, Any]:
+    """A projection as a line of the event log."""
+    return {
+        "event": "Projected",
+        "t_s": t_s,
+        "phase": Phase.DENOISE,
+        "source": projection.source,
+        "first_dit_s": projection.first_dit_s,
+        "n": projection.n,
+        "per_forward_s": projection.per_forward_s,
+        "spread_ratio": projection.spread_ratio,
+        "forwards_left": projection.forwards_left,
+        "left_s": projection.left_s,
+        "tail_s": projection.tail.typical_s,
+        "tail_high_s": projection.tail.high_s,
+        "reserve_s": projection.reserve_s,
+        "total_s": projection.total_s,
+        "budget_s": projection.budget_s,
+        "provisional": projection.provisional,
+        "change": None if projection.change is None else str(projection.change),
+        "timings_left_out": projection.rejected,
+        "verdict": verdict,
+    }
+
+
+def governor_stop(stop: Stop) -> RenderStopped:
+    """The governor's decision in the user's terms, with the sums."""
+    more = {
+        Reason.TAIL: "the latents are kept: `shotclock resume` only decodes",
+        Reason.NEXT_FORWARD: "`shotclock resume` in the next lease goes on with this forward",
+        Reason.OVERRUN: "a longer lease, --leases any, a smaller clip or fewer steps; `shotclock plan` has the prices",
+        Reason.CLOCK: "`shotclock resume`; see why the clock of this machine cannot be read",
+    }
+    return RenderStopped(
+        str(stop),
+        allowed=f"what ends within {stop.budget_s:,.1f} s",
+        way_out=more[stop.reason],
+        exit_code=stop.exit_code,
+        line={
+            "reason": str(stop.reason),
+            "terms": [{"name": term.name, "seconds": term.seconds} for term in stop.terms],
+            "sum_s": stop.sum_s,
+            "budget_s": stop.budget_s,
+        },
+    )
+
+
+def _ours(job: Job, phase: Phase | None, error: Exception) -> ShotclockError | None:
+    """The failure in the user's terms; None for what is none of theirs (a bug)."""
+    match error:
+        case ShotclockError():
+            return error
+        case torch.OutOfMemoryError():
+            return out_of_memory(job, phase)
+        case OSError() | SafetensorError():
+            return unwritable(job, phase, error)
+        case _:
+            return None
 
 
 def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
@@ -127,7 +263,7 @@ def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
         f"out of memory in phase {phase} at {job.request.geometry}, {job.request.legs_per_pass} legs a pass, "
         f"{job.dtype}; at most {peak_bytes(job.device):,} bytes were held",
         allowed=f"what {job.plan.device} has free: {free_bytes(job.device):,} bytes now",
-        way_out="--legs-per-pass 1, a smaller --size or fewer --frames; latents that were written are kept",
+        way_out="--legs-per-pass 1, a smaller --size or fewer --frames; what ended is kept: `shotclock resume`",
     )
 
 
@@ -137,166 +273,177 @@ def unwritable(job: Job, phase: Phase | None, error: OSError | SafetensorError) 
     return RenderFailed(
         f"{getattr(error, 'filename', None) or job.run.path}: {what} in phase {phase}",
         allowed="a run folder with free space and files that stay in place",
-        way_out="free space or name another --run folder; latents that were written are kept",
+        way_out=f"free space, then shotclock resume {job.run.path}: what ended is kept",
     )
 
 
 def produce(job: Job, journal: Journal) -> Outcome:
-    """All stages after the plan."""
+    """All stages that the run folder does not hold yet."""
+    forwards: dict[str, int] = {}
+    pass_s: tuple[float, ...] = ()
     with torch.inference_mode(), attention_backends():
-        contexts = encode(job, journal) if job.contexts is None else read_contexts(job, job.contexts)
-        latents, forwards, pass_s = sample(job, journal, contexts)
-        del contexts
-        decode(job, journal, latents)
-    if forwards != job.plan.forwards:
-        raise RenderFailed(
-            f"{forwards} forwards ran", allowed=f"the planned {job.plan.forwards}", way_out="report this as a bug"
-        )
+        state = read_latents(job)
+        if state is None:
+            contexts = contexts_of(job, journal)
+            rehearse_if_worth(job, journal)
+            state, forwards, pass_s = sample(job, journal, contexts)
+            del contexts
+        if not (job.run.clip.is_file() and job.run.wave.is_file()):
+            decode(job, journal, state)
     return Outcome(
         clip=job.run.clip,
         forwards=forwards,
         pass_s=pass_s,
         peak_bytes=peak_bytes(job.device),
+        verdict=judge(job, journal),
         wall_s=journal.now_s(),
     )
 
 
-def prompts_digest(request: Request) -> str:
-    """sha256 of both prompts: what a contexts file was made from."""
-    return hashlib.sha256("\0".join((request.prompt, request.negative_prompt)).encode()).hexdigest()
+def judge(job: Job, journal: Journal) -> str | None:
+    """The verdict on the clip; None where none was asked for."""
+    if job.judge is None:
+        return None
+    with journal.phase(Phase.VERIFY):
+        judged = job.judge(job.run.path)
+    for line in judged.lines:
+        journal.say(Notice(text=line))
+    return judged.outcome
 
 
-def require_contexts(path: Path, transformer: Header, request: Request, *, pinned_config: bool) -> None:
-    """Refuse a contexts file that does not fit the transformer, or was made from other prompts; reads its header only.
-
-    A file that does not say its prompts (not written by a render) is taken as it is.
-    """
-    config = transformer_config(transformer_settings(transformer, pinned_config=pinned_config))
-    wanted = {"video": (2, TEXT_TOKENS, config.video_context), "audio": (2, TEXT_TOKENS, config.audio_context)}
-    header = read_header(path)
-    found = {name: entry.shape for name, entry in header.tensors.items()}
-    if found != wanted:
-        held = dict(list(found.items())[:2])
-        raise RequestError(
-            f"{path} holds {len(found)} tensors: {held}",
-            allowed=f"{wanted}",
-            way_out="use the contexts.safetensors of a run of this model",
-        )
-    if header.metadata.get("prompts_sha256", prompts_digest(request)) != prompts_digest(request):
-        raise RequestError(
-            f"{path} was made from other prompts",
-            allowed="the prompts of that run, word for word",
-            way_out="give that run's prompts (its request.json has them), or leave --contexts out",
-        )
+def contexts_of(job: Job, journal: Journal) -> Contexts:
+    """From the run folder if an earlier attempt left them, else given, else encoded."""
+    if not job.run.contexts.is_file():
+        if job.contexts is None:
+            return encode(job, journal)
+        keep_contexts(job)
+    return read_contexts(job.run, job.device, job.dtype)
 
 
-def read_contexts(job: Job, path: Path) -> Contexts:
-    """Both streams' contexts (positive, negative) of an earlier run."""
-    tensors = load_file(path)
-    return tensors["video"].to(job.device, job.dtype), tensors["audio"].to(job.device, job.dtype)
+def rehearse_if_worth(job: Job, journal: Journal) -> None:
+    """Rehearse the tail before the first forward, unless it costs too large a share of the render."""
+    if newest_snapshot(job.run) is not None:
+        return
+    ledger = job.foreseen.ledger
+    rehearsal, whole = ledger.row("rehearsal").typical_s, ledger.needs.typical_s
+    if job.rehearse == "never":
+        journal.say(Notice(text="no rehearsal: --rehearse never"))
+    elif job.rehearse == "auto" and rehearsal > REHEARSAL_SHARE * whole:
+        share = f"{rehearsal:,.1f} s are more than {REHEARSAL_SHARE:.0%} of the planned {whole:,.1f} s"
+        journal.say(Notice(text=f"no rehearsal: {share}; --rehearse always has one"))
+    else:
+        with journal.phase(Phase.REHEARSE):
+            rehearse(job)
 
 
-def encode(job: Job, journal: Journal) -> Contexts:
-    """Both prompts through the text encoder and the connectors; the encoder is gone when this returns."""
-    assert job.headers.text_encoder is not None, "no contexts and no text encoder"
-    with journal.phase(Phase.LOAD_TEXT):
-        encoder = TextEncoder.load(job.headers.text_encoder, device=job.device, dtype=job.dtype)
-
-    def progress(done: int, total: int) -> None:
-        journal.say(Progress(phase=Phase.ENCODE, done=done, total=total))
-
-    with journal.phase(Phase.ENCODE), encoder:
-        features = encoder.encode([job.request.prompt, job.request.negative_prompt], progress)
-    with journal.phase(Phase.CONNECT):
-        contexts = connect(load_connectors(job), features, job.dtype)
-        with aside(job.run.contexts) as path:
-            tensors = {"video": contexts[0].cpu(), "audio": contexts[1].cpu()}
-            save_file(tensors, path, metadata={"prompts_sha256": prompts_digest(job.request)})
-    return contexts
-
-
-def split_names(header: Header) -> tuple[dict[str, str], dict[str, str]]:
-    """Keys of a transformer file to names of the transformer's and of the connectors' parameters.
-
-    Raises :class:`CheckpointError` where the file holds a tensor that belongs to neither.
-    """
-    inner = {key: key.removeprefix(PREFIX) for key in header.tensors}
-    require_claimed(header, [key for key in inner if key.startswith(PREFIX)])
-    connectors = {key: name for key, name in inner.items() if name.startswith(CONNECTORS)}
-    return {key: name for key, name in inner.items() if key not in connectors}, connectors
-
-
-def require_fit(headers: CheckpointHeaders, *, pinned_config: bool) -> None:
-    """Refuse a transformer file that is not, name by name and shape by shape, what its config says; reads no weight."""
-    settings = transformer_settings(headers.transformer, pinned_config=pinned_config)
-    with torch.device("meta"):
-        modules = Transformer(transformer_config(settings)), Connectors(*connector_configs(settings))
-    for module, names in zip(modules, split_names(headers.transformer), strict=True):
-        require_match(module, headers.transformer, names)
-
-
-def load_connectors(job: Job) -> Connectors:
-    """Both connectors of the transformer file, strictly."""
-    header = job.headers.transformer
-    settings = transformer_settings(header, pinned_config=job.pinned_config)
-    with torch.device("meta"):
-        connectors = Connectors(*connector_configs(settings))
-    load_module(connectors, header, split_names(header)[1], device=job.device, dtype=job.dtype)
-    return connectors.eval().requires_grad_(False)
-
-
-def connect(connectors: Connectors, features: Sequence[Features], dtype: torch.dtype) -> Contexts:
-    """Features of each prompt to contexts of 1,024 positions, registers in the free ones."""
-    device = connectors.video_embeddings_connector.learnable_registers.device
-    valid = torch.tensor([prompt.valid for prompt in features], device=device)
-
-    def padded(rows: Sequence[Tensor]) -> Tensor:
-        full = [torch.nn.functional.pad(row, (0, 0, 0, TEXT_TOKENS - row.shape[1])) for row in rows]
-        return torch.cat(full).to(device, dtype)
-
-    return (
-        connectors.video_embeddings_connector(padded([prompt.video for prompt in features]), valid),
-        connectors.audio_embeddings_connector(padded([prompt.audio for prompt in features]), valid),
+def identity_of(job: Job) -> Identity:
+    """What this attempt would write into a snapshot."""
+    return Identity(
+        request_sha256=job.plan.request_sha256,
+        sigmas_sha256=job.plan.sigmas_sha256,
+        transformer_sha256=sampled_sha256(job.headers.transformer.path),
+        contexts_sha256=hashlib.sha256(job.run.contexts.read_bytes()).hexdigest(),
+        numerics=numerics(job.plan, job.device, job.request.legs_per_pass),
     )
 
 
-def load_transformer(job: Job) -> Transformer:
-    """The transformer of the file, strictly, without its connectors."""
-    header = job.headers.transformer
-    with torch.device("meta"):
-        transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=job.pinned_config)))
-    dtype = None if job.dtype == torch.bfloat16 else job.dtype  # as published: bf16 with float32 tables
-    load_module(transformer, header, split_names(header)[0], device=job.device, dtype=dtype)
-    return transformer.eval().requires_grad_(False)
+def beginning(job: Job, journal: Journal, identity: Identity, fresh: State) -> State:
+    """The newest snapshot's state, if this attempt may continue it; else ``fresh``."""
+    found = newest_snapshot(job.run)
+    if found is None:
+        return fresh
+    for bad in found.passed_over:
+        journal.say(Notice(text=f"passed over a snapshot: {bad}"))
+    if other := found.identity.other_clip(identity):
+        raise RunDirError(
+            f"{found.name} is of another clip: {_said(other)}",
+            allowed="the same request, transformer file and contexts",
+            way_out="give the files of the first attempt, or render into a new folder",
+        )
+    if seam := found.identity.seam(identity):
+        if not job.accept_seam:
+            raise RunDirError(
+                f"{found.name} was computed under other numerics: {_said(seam)}",
+                allowed="the same fingerprint, so that the clip is the uninterrupted one to the last bit",
+                way_out="resume where it was begun, or --accept-seam: the record and the clip will say so",
+            )
+        line = {"event": "Seam", "t_s": journal.now_s(), "step": found.state.step}
+        journal.write(line | {"differs": {name: list(values) for name, values in seam.items()}})
+        journal.say(Notice(text=f"seam after step {found.state.step}: {_said(seam)}"))
+    return placed(found.state, fresh.video)
+
+
+def _said(differences: dict[str, tuple[object, object]]) -> str:
+    return "; ".join(f"{name} {then} then, {now} now" for name, (then, now) in differences.items())
 
 
 def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[str, int], tuple[float, ...]]:
-    """Load the transformer, run the guided loop and save the latents; the transformer is gone when this returns."""
+    """Load the transformer, run what is left of the guided loop and save the latents; the transformer is gone then."""
     with journal.phase(Phase.LOAD_TRANSFORMER):
-        transformer = load_transformer(job)
+        transformer = load_transformer(
+            job.headers.transformer, device=job.device, dtype=job.dtype, pinned_config=job.plan.pinned_config
+        )
     with journal.phase(Phase.PREPARE):
         geometry = job.request.geometry
         latents = text_to_video(geometry, *noise(geometry, job.request.seed)).to(job.device, transformer.dtype)
         prepared = prepare(transformer, latents, contexts)
-        state = State(step=0, video=latents.video.tokens, audio=latents.audio.tokens)
+        identity = identity_of(job)
+        fresh = State(step=0, video=latents.video.tokens, audio=latents.audio.tokens)
+        state = beginning(job, journal, identity, fresh)
         sigmas = torch.tensor(job.plan.sigmas)
+    planned = forwards_left(job, state)
     forwards: Counter[str] = Counter()
     pass_s: list[float] = []
-    with journal.phase(Phase.DENOISE):
-        for event in denoise(transformer, prepared, sigmas, job.request.guidance, state):
-            tick = journal.say(event)
-            if isinstance(event, PassEnds):
-                forwards.update(str(leg) for leg in event.legs)
-                pass_s.append(tick.last_s or 0.0)
-            elif isinstance(event, StepEnds):
-                state = event.state
-                require_finite(state)
+    try:
+        with journal.phase(Phase.DENOISE):
+            for event in denoise(transformer, prepared, sigmas, job.request.guidance, state):
+                if isinstance(event, StepEnds | LegsEnd):
+                    require_finite(event.state)
+                    state = event.state
+                    keep(job, journal, state, identity)
+                tick = journal.say(event)
+                if isinstance(event, PassEnds):
+                    forwards.update(str(leg) for leg in event.legs)
+                    pass_s.append(tick.last_s or 0.0)
+    except RenderStopped:
+        del transformer, prepared, latents
+        draft_on_stop(job, journal, state)
+        raise
+    if forwards != planned:
+        raise RenderFailed(
+            f"{dict(forwards)} forwards ran", allowed=f"the planned {dict(planned)}", way_out="report this as a bug"
+        )
     with journal.phase(Phase.SAVE_LATENTS):
         save_latents(job, state)
         del transformer, prepared, latents
         gc.collect()
         release(job.device)
     return state, dict(forwards), tuple(pass_s)
+
+
+def forwards_left(job: Job, state: State) -> Counter[str]:
+    """Forwards by leg that the plan still asks for after ``state``."""
+    guidance, blocks = job.request.guidance, job.plan.blocks
+    launches = [launch for step in range(state.step, job.plan.steps) for launch in guidance.passes(step, blocks)]
+    return Counter(str(leg) for launch in launches for leg in launch.legs) - Counter(str(leg) for leg in state.legs)
+
+
+def keep(job: Job, journal: Journal, state: State, identity: Identity) -> None:
+    """Write the snapshot, a phase of its own beside the denoising."""
+    with journal.phase(Phase.SNAPSHOT):
+        job.run.require_mine()
+        name, size = save_snapshot(job.run, state, identity)
+        line = {"event": "Snapshotted", "t_s": journal.now_s(), "phase": Phase.SNAPSHOT, "step": state.step}
+        journal.write(line | {"legs": list(state.legs), "name": name, "bytes": size})
+
+
+def draft_on_stop(job: Job, journal: Journal, state: State) -> None:
+    """Where the user asked for one, the draft of the last finished step."""
+    if job.on_overrun == OnOverrun.DRAFT and state.video_x0 is not None:
+        gc.collect()
+        release(job.device)
+        decode_draft(job.run, job.request, job.plan, job.headers, job.device, job.dtype, state)
+        journal.write({"event": "Notice", "t_s": journal.now_s(), "text": f"draft: {job.run.draft(state.step).name}"})
 
 
 def require_finite(state: State) -> None:
@@ -316,58 +463,15 @@ def save_latents(job: Job, state: State) -> None:
         "video": unpatchify_video(state.video, job.request.geometry).contiguous().cpu(),
         "audio": unpatchify_audio(state.audio).contiguous().cpu(),
     }
+    job.run.require_mine()
     with aside(job.run.latents) as path:
         save_file(tensors, path, metadata={"request_sha256": job.plan.request_sha256})
 
 
-def decode(job: Job, journal: Journal, state: State) -> None:
-    """Latents to clip.wav and clip.mp4; out of memory tries the next smaller tiles."""
-    geometry = job.request.geometry
-    with journal.phase(Phase.LOAD_DECODERS):
-        audio = AudioDecoder.load(job.headers.audio_vae, device=job.device)
-        video = VideoDecoder.load(job.headers.video_vae, device=job.device, dtype=job.dtype)
-    with journal.phase(Phase.DECODE_AUDIO):
-        wave = audio.decode(unpatchify_audio(state.audio).float())
-        wave = fit_wave(wave, sample_rate=audio.sample_rate, duration_s=geometry.duration_s)
-        write_wav(job.run.wave, wave, audio.sample_rate)
-    sample_rate = audio.sample_rate
-    del audio
-    with journal.phase(Phase.DECODE_VIDEO):
-        latent = unpatchify_video(state.video, geometry)
-        tiling = choose_tiling(
-            geometry, free_bytes=free_bytes(job.device), stages=video.stages, element_bytes=video.dtype.itemsize
-        )
-        while not _decode_video(job, journal, video, latent, tiling, wave, sample_rate):
-            release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
-            tiling = smaller(tiling, geometry)
-
-
-def _decode_video(
-    job: Job,
-    journal: Journal,
-    video: VideoDecoder,
-    latent: Float[Tensor, "1 c f h w"],
-    tiling: Tiling | None,
-    wave: Float[Tensor, "2 n"],
-    sample_rate: int,
-) -> bool:
-    """Decode and write the clip; False where the device's memory did not do for these tiles."""
-    journal.say(Notice(text=f"decoding {'untiled' if tiling is None else f'in tiles of {tiling}'}"))
-    geometry = job.request.geometry
-    frames = counted(video.frames(latent, tiling), geometry.frames, journal)
-    try:
-        write_clip(job.run.clip, frames, fps=geometry.fps, wave=wave, sample_rate=sample_rate, comment="")
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def counted(
-    groups: Iterator[UInt8[Tensor, "t height width 3"]], total: int, journal: Journal
-) -> Iterator[UInt8[Tensor, "t height width 3"]]:
-    """Pass groups of frames on and say how far the decode is."""
-    done = 0
-    for group in groups:
-        yield group
-        done += len(group)
-        journal.say(Progress(phase=Phase.DECODE_VIDEO, done=done, total=total))
+def read_latents(job: Job) -> State | None:
+    """The final latents that an earlier attempt saved."""
+    if not job.run.latents.is_file():
+        return None
+    tensors = load_file(job.run.latents)
+    video = patchify_video(tensors["video"].to(job.device, job.dtype))
+    return State(step=job.plan.steps, video=video, audio=patchify_audio(tensors["audio"].to(job.device, job.dtype)))

@@ -1,14 +1,12 @@
-"""From command-line settings to a finished run: finds the files, resolves the recipe, writes request and plan, renders.
+"""Begins a render, or goes on with one: resolves what was asked for, expects, refuses or renders.
 
 Everything that can be refused is refused here, before the run folder is made and before any weight is read.
 """
 
 from __future__ import annotations
 
-import shlex
+import json
 import sys
-import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,58 +17,50 @@ import torch
 from rich.console import Console
 
 from shotclock import __version__
-from shotclock.errors import RequestError, RunDirError
-from shotclock.plan.planner import Plan, make_plan
+from shotclock.errors import RunDirError
+from shotclock.lease import Lease
+from shotclock.plan.forecast import Forecast
+from shotclock.plan.planner import Plan, make_plan, read_plan
+from shotclock.plan.pricing import Scope
+from shotclock.render.ahead import Machine, Window, cached_shares, look_ahead, read_room
+from shotclock.render.contexts import require_contexts
+from shotclock.render.finish import decode_draft
+from shotclock.render.job import Job, Judge, Outcome, Times
 from shotclock.render.journal import Listener
-from shotclock.render.pipeline import Job, Outcome, Times, render, require_contexts, require_fit
+from shotclock.render.pipeline import render
+from shotclock.render.replay import replay
+from shotclock.render.settings import (
+    DTYPES,
+    Settings,
+    command,
+    device_name,
+    pick_device,
+    pick_dtype,
+    read_models,
+    request_from,
+)
 from shotclock.render.show import LiveBar, PlainLines
-from shotclock.render.text import read_prompts
-from shotclock.request import Request, Scales, make_document, make_request
+from shotclock.render.snapshot import newest_snapshot
+from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir, write_aside
-from shotclock.weights.checkpoint import CheckpointHeaders, Recipe, find_checkpoints, read_headers, recipe_for
-from shotclock.weights.tiny import write_tiny_checkpoints
-
-TINY = "tiny"
-TINY_SEED = 0
-TINY_SIZE, TINY_FRAMES = "256x160", 25
-FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
-MAX_SIZE_CHARACTERS = 16  # far beyond 8192x8192
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+from shotclock.weights.checkpoint import CheckpointHeaders, find_checkpoints, read_headers, recipe_for
+from shotclock.weights.transformer import require_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """A render as it was asked for; None means the recipe's or the machine's value."""
+class Terms:
+    """Under what a render runs: its lease and what happens at the end of it. ``leases`` is None for any number."""
 
-    prompt: str
-    run: Path
-    models: str
-    negative_prompt: str | None
-    size: str | None
-    frames: int | None
-    fps: str
-    seed: int
-    steps: int | None
-    cfg: float | None
-    audio_cfg: float | None
-    stg: float | None
-    stg_blocks: str | None
-    modality: float | None
-    rescale: float | None
-    skip_step: int
-    legs_per_pass: int
-    device: str | None
-    dtype: str | None
-    contexts: Path | None
-    transformer: Path | None
-    text_encoder: Path | None
-    video_vae: Path | None
-    audio_vae: Path | None
-    pinned_config: bool
+    lease: Lease
+    leases: int | None
+    on_overrun: str
+    rehearse: str
+    accept_seam: bool
+    judge: Judge | None
 
 
-def start(settings: Settings, *, home: Path, began_s: float, imported_s: float, console: Console | None) -> Outcome:
-    """Resolve, refuse or render. ``began_s`` and ``imported_s`` are readings of ``time.monotonic``."""
+def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console: Console | None) -> Outcome:
+    """Resolve, refuse or render into a new folder."""
     device, dtype = pick_device(settings.device), pick_dtype(settings)
     headers = read_models(settings, home)
     request = request_from(settings, recipe_for(headers.transformer))
@@ -84,30 +74,102 @@ def start(settings: Settings, *, home: Path, began_s: float, imported_s: float, 
     if settings.contexts is not None:
         require_contexts(settings.contexts, headers.transformer, request, pinned_config=settings.pinned_config)
     require_fit(headers, pinned_config=settings.pinned_config)
-    run = RunDir.create(settings.run)
-    job = Job(
+    expected = expect(request, plan, headers, terms, device=device, home=home, times=times, contexts=settings.contexts)
+    expected.require()
+    plan = plan.model_copy(update={"forecast": expected.document})
+    job = job_of(request, plan, expected, headers, RunDir.create(settings.run), device, terms, settings.contexts)
+    with job.run.writing():
+        job.run.require_empty()
+        write_aside(job.run.request, request.to_json().encode())
+        write_aside(job.run.plan, plan.to_json().encode())
+        return begin(job, expected, said=command(request, settings), times=times, console=console)
+
+
+def resume(
+    path: Path, terms: Terms, *, models: Path | None, home: Path, times: Times, console: Console | None
+) -> Outcome | None:
+    """Go on with the render of a folder; None where it has ended already."""
+    run = RunDir.existing(path)
+    request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
+    if any(line.get("event") == "RunEnds" for line in logged(run)):
+        return None
+    headers = headers_of(run, plan, models)
+    require_fit(headers, pinned_config=plan.pinned_config)
+    device = device_of(plan)
+    expected = expect(request, plan, headers, terms, device=device, home=home, times=times, run=run)
+    expected.require()
+    here = plan.model_copy(update={"device": device_name(device)})
+    job = job_of(request, here, expected, headers, run, device, terms, None)
+    with run.writing():
+        run.sweep()
+        said = next((line["command"] for line in logged(run) if line.get("event") == "RunBegins"), "")
+        return begin(job, expected, said=said, times=times, console=console)
+
+
+def draft(path: Path, *, models: Path | None) -> Path:
+    """Decode the denoised estimate of the last finished step beside the run; needs the decoders only."""
+    run = RunDir.existing(path)
+    request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
+    found = newest_snapshot(run)
+    if found is None or found.state.video_x0 is None:
+        raise RunDirError(
+            f"{path} holds no finished step" + (": its latents are final" if run.latents.is_file() else ""),
+            allowed="a run with a snapshot",
+            way_out="`shotclock resume` finishes the clip",
+        )
+    device = device_of(plan)
+    decode_draft(run, request, plan, headers_of(run, plan, models), device, DTYPES[plan.dtype], found.state)
+    return run.draft(found.state.step)
+
+
+def prove(path: Path, *, models: Path | None) -> list[str]:
+    """Replay from the older snapshot to the newest and compare every bit; what a person reads of it.
+
+    Raises :class:`RenderFailed` where a bit differs.
+    """
+    run = RunDir.existing(path)
+    request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
+    return replay(run, request, plan, headers_of(run, plan, models).transformer, device_of(plan))
+
+
+def job_of(
+    request: Request,
+    plan: Plan,
+    expected: Forecast,
+    headers: CheckpointHeaders,
+    run: RunDir,
+    device: torch.device,
+    terms: Terms,
+    contexts: Path | None,
+) -> Job:
+    """One attempt of a render."""
+    return Job(
         request=request,
         plan=plan,
+        foreseen=expected.document,
         headers=headers,
         run=run,
         device=device,
-        dtype=dtype,
-        contexts=settings.contexts,
-        pinned_config=settings.pinned_config,
+        dtype=DTYPES[plan.dtype],
+        lease=terms.lease,
+        on_overrun=terms.on_overrun,
+        rehearse=terms.rehearse,
+        judge=terms.judge,
+        accept_seam=terms.accept_seam,
+        contexts=contexts,
     )
-    with run.writing(), ExitStack() as stack:
-        run.require_empty()
-        write_aside(run.request, request.to_json().encode())
-        write_aside(run.plan, plan.to_json().encode())
+
+
+def begin(job: Job, expected: Forecast, *, said: str, times: Times, console: Console | None) -> Outcome:
+    """Say what will happen and do it; the caller holds the folder."""
+    with ExitStack() as stack:
         listeners: list[Listener] = []
-        said = command(request, settings)
         if console is not None:
             console.print(f"shotclock {__version__}: {said}", highlight=False, markup=False, soft_wrap=True)
-            for line in plan.lines():
-                console.print(line, highlight=False, markup=False)
-            listeners.append(_listener(plan, console, stack))
-        times = Times(clock=time.monotonic, began_s=began_s, imported_s=imported_s)
-        return render(job, times=times, first_line=first_line(said, request, plan), listeners=listeners)
+            for line in [*job.lease.lines(times.clock()), *job.plan.lines(), *expected.lines()]:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+            listeners.append(_listener(job.plan, console, stack))
+        return render(job, times=times, first_line=first_line(said, job), listeners=listeners)
 
 
 def _listener(plan: Plan, console: Console, stack: ExitStack) -> Listener:
@@ -116,167 +178,114 @@ def _listener(plan: Plan, console: Console, stack: ExitStack) -> Listener:
     return PlainLines(plan, lambda line: print(line, file=console.file, flush=True))
 
 
-def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
-    """Headers of the files that ``--models`` names; the tiny set is written on first use."""
+def expect(
+    request: Request,
+    plan: Plan,
+    headers: CheckpointHeaders,
+    terms: Terms,
+    *,
+    device: torch.device,
+    home: Path,
+    times: Times,
+    run: RunDir | None = None,
+    contexts: Path | None = None,
+) -> Forecast:
+    """What is left of the render, against the lease and the memory there is."""
+    found = newest_snapshot(run) if run is not None else None
+    scope = Scope(
+        encodes_text=contexts is None and not (run is not None and run.contexts.is_file()),
+        rehearses=terms.rehearse != "never" and found is None,
+        verifies=terms.judge is not None,
+        passes_done=passes_done(request, plan, run),
+    )
+    return look_ahead(
+        request,
+        headers,
+        Machine(device=device, name=plan.device, dtype=DTYPES[plan.dtype], room=read_room(device)),
+        scope=scope,
+        window=Window(lease=terms.lease, began_s=times.began_s, now_s=times.clock(), leases=terms.leases),
+        home=home,
+        pinned_config=plan.pinned_config,
+    )
+
+
+def passes_done(request: Request, plan: Plan, run: RunDir | None) -> int:
+    """Passes that need not run again: those before the newest snapshot, or all where the latents are final."""
+    if run is None:
+        return 0
+    if run.latents.is_file():
+        return plan.passes
+    found = newest_snapshot(run)
+    if found is None:
+        return 0
+    steps = sum(len(request.guidance.passes(step, plan.blocks)) for step in range(found.state.step))
+    begun = request.guidance.passes(found.state.step, plan.blocks) if found.state.legs else ()
+    return steps + sum(set(launch.legs) <= set(found.state.legs) for launch in begun)
+
+
+def headers_of(run: RunDir, plan: Plan, models: Path | None) -> CheckpointHeaders:
+    """Headers of the run's files, where they were or in ``models``; the text encoder only while it is needed."""
+    text_wanted = not run.contexts.is_file() and "text_encoder" in plan.files
+    paths = {role: Path(file.path) for role, file in plan.files.items() if text_wanted or role != "text_encoder"}
+    if models is None:
+        if missing := [str(path) for path in paths.values() if not path.is_file()]:
+            raise RunDirError(
+                f"{missing[0]} is not there any more",
+                allowed="the files that the render began with",
+                way_out="say where they are now: --models DIR",
+            )
+        models = paths["transformer"].parent
+    else:
+        paths = {role: models / path.name for role, path in paths.items()}
     found = find_checkpoints(
-        tiny_models(home) if settings.models == TINY else Path(settings.models),
-        transformer=settings.transformer,
-        text_encoder=settings.text_encoder,
-        video_vae=settings.video_vae,
-        audio_vae=settings.audio_vae,
-        text_encoder_wanted=settings.contexts is None,
-        pinned_config=settings.pinned_config,
+        models,
+        transformer=paths["transformer"],
+        text_encoder=paths.get("text_encoder"),
+        video_vae=paths["video_vae"],
+        audio_vae=paths["audio_vae"],
+        text_encoder_wanted=text_wanted,
+        pinned_config=plan.pinned_config,
     )
-    return read_headers(found, pinned_config=settings.pinned_config)
+    return read_headers(found, pinned_config=plan.pinned_config)
 
 
-def tiny_models(home: Path) -> Path:
-    """The folder of the built-in random set, written whole or not at all; another version has another folder."""
-    folder = home / f"tiny-{__version__}-{TINY_SEED}"
-    if folder.is_dir():
-        return folder
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home, prefix=".tiny-") as scratch:
-            write_tiny_checkpoints(Path(scratch) / "set", TINY_SEED)
-            if not folder.is_dir():  # another process may have been first: same seed, same bytes
-                (Path(scratch) / "set").rename(folder)
-    except OSError as error:
-        raise RunDirError(
-            f"the built-in model cannot be written below {home}: {error.strerror or error}",
-            allowed="a folder with 12 MB free",
-            way_out="set SHOTCLOCK_HOME to a folder that can be written",
-        ) from error
-    return folder
+def device_of(plan: Plan) -> torch.device:
+    """The first device that is called as the plan says, else the machine's own choice: the fingerprint tells."""
+    names = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    alike = [name for name in names if device_name(torch.device(name)) == plan.device]
+    return torch.device(alike[0]) if alike else pick_device(None)
 
 
-def pick_device(name: str | None) -> torch.device:
-    """The named device, or CUDA where there is one; raises :class:`RequestError` for one that is not there."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    count = torch.cuda.device_count()
-    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
-    if name not in known:
-        raise RequestError(
-            f"device {name!r}", allowed=", ".join(known), way_out="`shotclock doctor` shows what is there"
-        )
-    return torch.device(name)
+def logged(run: RunDir) -> list[dict[str, Any]]:
+    """Whole lines of the event log so far."""
+    lines: list[dict[str, Any]] = []
+    for text in run.events.read_text(errors="replace").splitlines() if run.events.is_file() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue  # cut by a kill or a full disk
+    return lines
 
 
-def pick_dtype(settings: Settings) -> torch.dtype:
-    """The named dtype, or bfloat16 on a GPU and float32 on the CPU."""
-    if settings.dtype is None:
-        return torch.bfloat16 if pick_device(settings.device).type == "cuda" else torch.float32
-    if settings.dtype not in DTYPES:
-        raise RequestError(f"dtype {settings.dtype!r}", allowed=" or ".join(DTYPES), way_out="leave it to the device")
-    return DTYPES[settings.dtype]
-
-
-def device_name(device: torch.device) -> str:
-    """What plan and record call the device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def request_from(settings: Settings, recipe: Recipe) -> Request:
-    """Fill what was not said from the recipe of the model version; raises :class:`RequestError`."""
-    builtin = settings.models == TINY
-    width, height = parse_size(settings.size or (TINY_SIZE if builtin else FULL_SIZE))
-    prompt, negative_prompt = read_prompts(settings.prompt, settings.negative_prompt)
-    blocks = recipe.stg_blocks if settings.stg_blocks is None else parse_blocks(settings.stg_blocks)
-    audio_cfg = settings.audio_cfg if settings.audio_cfg is not None or settings.cfg != 1 else 1.0
-
-    def scales(cfg: float) -> Scales:
-        return make_document(
-            Scales,
-            cfg=cfg,
-            stg=recipe.stg if settings.stg is None else settings.stg,
-            modality=recipe.modality if settings.modality is None else settings.modality,
-            rescale=recipe.rescale if settings.rescale is None else settings.rescale,
-            stg_blocks=blocks,
-            skip_step=settings.skip_step,
-        )
-
-    return make_request(
-        prompt=prompt,
-        negative_prompt=negative_prompt,
-        width=width,
-        height=height,
-        frames=settings.frames if settings.frames is not None else (TINY_FRAMES if builtin else FULL_FRAMES),
-        fps=settings.fps,
-        seed=settings.seed,
-        steps=recipe.steps if settings.steps is None else settings.steps,
-        video=scales(recipe.video_cfg if settings.cfg is None else settings.cfg),
-        audio=scales(recipe.audio_cfg if audio_cfg is None else audio_cfg),
-        legs_per_pass=settings.legs_per_pass,
-    )
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """ "768x448" to width and height."""
-    width, cross, height = text.lower().partition("x")
-    if len(text) > MAX_SIZE_CHARACTERS or not (
-        cross and width.isascii() and width.isdigit() and height.isascii() and height.isdigit()
-    ):
-        raise RequestError(f"size {text[:40]!r}", allowed="WIDTHxHEIGHT in pixels", way_out="write it like 768x448")
-    return int(width), int(height)
-
-
-def parse_blocks(text: str) -> tuple[int, ...]:
-    """ "28" or "3,5" to block numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise RequestError(
-            f"stg blocks {text!r}", allowed="block numbers with commas between", way_out="write it like 28"
-        )
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def command(request: Request, settings: Settings) -> str:
-    """The command that renders the same clip: every value spelled out, nothing left to a default."""
-    video, audio = request.video, request.audio
-    options: dict[str, object] = {
-        "models": settings.models,
-        "negative-prompt": escaped(request.negative_prompt),
-        "size": f"{request.width}x{request.height}",
-        "frames": request.frames,
-        "fps": request.fps,
-        "seed": request.seed,
-        "steps": request.steps,
-        "cfg": repr(video.cfg),
-        "audio-cfg": repr(audio.cfg),
-        "stg": repr(video.stg),
-        "stg-blocks": ",".join(str(block) for block in video.stg_blocks),
-        "modality": repr(video.modality),
-        "rescale": repr(video.rescale),
-        "skip-step": video.skip_step,
-        "legs-per-pass": request.legs_per_pass,
-        "device": str(pick_device(settings.device)),
-        "dtype": str(pick_dtype(settings)).removeprefix("torch."),
-    }
-    for name in ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae"):
-        if (path := getattr(settings, name)) is not None:
-            options[name.replace("_", "-")] = path
-    words = ["shotclock", "render", *(f"--{name}={value}" for name, value in options.items())]
-    words += ["--pinned-config"] if settings.pinned_config else []
-    return shlex.join([*words, "--run=DIR", "--", escaped(request.prompt)])
-
-
-def escaped(prompt: str) -> str:
-    """A prompt as an argument: one that begins with @ is not the name of a file."""
-    return f"@{prompt}" if prompt.startswith("@") else prompt
-
-
-def first_line(said: str, request: Request, plan: Plan) -> dict[str, Any]:
-    """The event log's first line: everything that reproduces the run."""
+def first_line(said: str, job: Job) -> dict[str, Any]:
+    """The first line of an attempt: everything that reproduces the run."""
+    earlier = sum(line.get("event") == "RunBegins" for line in logged(job.run))
+    found = newest_snapshot(job.run) if earlier else None
+    plan, lease = job.plan, job.lease
     return {
         "event": "RunBegins",
+        "attempt": earlier + 1,
+        "resumed_from": found.name if found else None,
         "command": said,
         "version": __version__,
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "device": plan.device,
         "dtype": plan.dtype,
-        "request_sha256": request.digest,
+        "law_key": job.foreseen.law_key.model_dump(mode="json"),
+        "lease": {"source": lease.source, "end": lease.sources[0].end.isoformat() if lease.sources else None},
+        "cached_shares": cached_shares(job.headers),
+        "request_sha256": plan.request_sha256,
         "sigmas_sha256": plan.sigmas_sha256,
         "files": {name: file.model_dump() for name, file in plan.files.items()},
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),

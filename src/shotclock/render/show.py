@@ -56,6 +56,40 @@ class Outlook:
         return (self._plan.passes - len(self._pass_s)) * typical_s + decode_s
 
 
+class Joined:
+    """Puts the pieces of denoise, between which snapshots are written, together for a person."""
+
+    def __init__(self) -> None:
+        self._denoise_s: float | None = None
+        self._snapshots: list[float] = []
+        self._ended_s = 0.0
+
+    def __call__(self, tick: Tick) -> list[Tick]:
+        """The ticks to show for one that came."""
+        match tick.event:
+            case PhaseBegins(phase=Phase.SNAPSHOT):
+                return []
+            case PhaseEnds(phase=Phase.SNAPSHOT):
+                self._snapshots.append(tick.last_s or 0.0)
+                return []
+            case PhaseEnds(phase=Phase.DENOISE):
+                self._denoise_s = (self._denoise_s or 0.0) + (tick.last_s or 0.0)
+                self._ended_s = tick.t_s
+                return []
+            case PhaseBegins(phase=Phase.DENOISE) if self._denoise_s is not None:
+                return []
+            case PhaseBegins() if self._denoise_s is not None:
+                return [*self._whole(), tick]
+            case _:
+                return [tick]
+
+    def _whole(self) -> list[Tick]:
+        ends = Tick(event=PhaseEnds(phase=Phase.DENOISE), t_s=self._ended_s, last_s=self._denoise_s)
+        text = f"{len(self._snapshots)} snapshots, {sum(self._snapshots):.3f} s beside it"
+        self._denoise_s = None
+        return [ends, Tick(event=Notice(text=text), t_s=self._ended_s, last_s=None)]
+
+
 def clock_text(seconds: float | None) -> str:
     """Seconds as h:mm:ss or m:ss, rounded up: 0:00 is only said when nothing is left; dashes where unknown."""
     if seconds is None:
@@ -70,12 +104,17 @@ class PlainLines:
 
     def __init__(self, plan: Plan, write: Callable[[str], None]) -> None:
         self._outlook = Outlook(plan)
+        self._joined = Joined()
         self._plan = plan
         self._write = write
 
     def __call__(self, tick: Tick) -> None:
         """Write the tick's line, if it has one."""
         self._outlook.see(tick)
+        for shown in self._joined(tick):
+            self._line(shown)
+
+    def _line(self, tick: Tick) -> None:
         match tick.event:
             case PhaseBegins(phase=phase):
                 self._write(f"phase {phase} begins t={tick.t_s:.3f}s")
@@ -99,6 +138,7 @@ class LiveBar:
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._outlook = Outlook(plan)
+        self._joined = Joined()
         self._console = console
         self._progress = Progress(
             TextColumn("{task.description:<17}"),
@@ -121,6 +161,10 @@ class LiveBar:
     def __call__(self, tick: Tick) -> None:
         """Move the bar."""
         self._outlook.see(tick)
+        for shown in self._joined(tick):
+            self._move(shown)
+
+    def _move(self, tick: Tick) -> None:
         left = clock_text(self._outlook.left_s(tick.t_s))
         match tick.event:
             case PhaseBegins(phase=phase):

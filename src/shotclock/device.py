@@ -1,0 +1,50 @@
+"""Memory and completion of a device, as torch and the kernel report them.
+
+Knows devices, not renders.
+"""
+
+from __future__ import annotations
+
+import resource
+
+import psutil
+import torch
+
+UNIFIED_SHARE = 0.9  # a device with at least this share of host memory has no memory of its own (lease.md, GB10)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that was launched."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def is_unified(device: torch.device) -> bool:
+    """Whether device and host share one memory, so that only the kernel's MemAvailable tells what is free."""
+    if device.type != "cuda":
+        return True
+    properties = torch.cuda.get_device_properties(device)
+    total = properties.total_memory
+    large = total >= UNIFIED_SHARE * psutil.virtual_memory().total
+    return total == 0 or bool(properties.is_integrated and large)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that a render could still take: free device memory plus what torch's allocator holds unused."""
+    if is_unified(device):
+        return int(psutil.virtual_memory().available)
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Most memory held so far: of torch's allocator on a GPU, of the process on the CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
+
+
+def release(device: torch.device) -> None:
+    """Give cached device memory back."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,109 @@
+"""Prompts to contexts, the text that the transformer reads; or contexts of an earlier run, once they are seen to fit.
+
+The text encoder is gone when its contexts are there. Knows no clock: the journal is told what begins and ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from shotclock.errors import RequestError
+from shotclock.events import Phase, Progress
+from shotclock.model.config import transformer_config
+from shotclock.model.connector import Connectors
+from shotclock.plan.planner import TEXT_TOKENS
+from shotclock.render.job import Job
+from shotclock.render.journal import Journal
+from shotclock.render.text import Features, TextEncoder
+from shotclock.request import Request
+from shotclock.rundir import RunDir, aside
+from shotclock.weights.checkpoint import Header, read_header, transformer_settings
+from shotclock.weights.transformer import load_connectors
+
+Contexts = tuple[Float[Tensor, "2 s d"], Float[Tensor, "2 s e"]]
+
+
+def prompts_digest(request: Request) -> str:
+    """sha256 of both prompts: what a contexts file was made from."""
+    return hashlib.sha256("\0".join((request.prompt, request.negative_prompt)).encode()).hexdigest()
+
+
+def require_contexts(path: Path, transformer: Header, request: Request, *, pinned_config: bool) -> None:
+    """Refuse a contexts file that does not fit the transformer, or was made from other prompts; reads its header only.
+
+    A file that does not say its prompts (not written by a render) is taken as it is.
+    """
+    config = transformer_config(transformer_settings(transformer, pinned_config=pinned_config))
+    wanted = {"video": (2, TEXT_TOKENS, config.video_context), "audio": (2, TEXT_TOKENS, config.audio_context)}
+    header = read_header(path)
+    found = {name: entry.shape for name, entry in header.tensors.items()}
+    if found != wanted:
+        held = dict(list(found.items())[:2])
+        raise RequestError(
+            f"{path} holds {len(found)} tensors: {held}",
+            allowed=f"{wanted}",
+            way_out="use the contexts.safetensors of a run of this model",
+        )
+    if header.metadata.get("prompts_sha256", prompts_digest(request)) != prompts_digest(request):
+        raise RequestError(
+            f"{path} was made from other prompts",
+            allowed="the prompts of that run, word for word",
+            way_out="give that run's prompts (its request.json has them), or leave --contexts out",
+        )
+
+
+def keep_contexts(job: Job) -> None:
+    """Copy the given file into the run, so that a resume needs nothing but the folder."""
+    assert job.contexts is not None, "a file was given"
+    with aside(job.run.contexts) as path:
+        path.write_bytes(job.contexts.read_bytes())
+
+
+def read_contexts(run: RunDir, device: torch.device, dtype: torch.dtype) -> Contexts:
+    """Both streams' contexts (positive, negative) of the run."""
+    tensors = load_file(run.contexts)
+    return tensors["video"].to(device, dtype), tensors["audio"].to(device, dtype)
+
+
+def encode(job: Job, journal: Journal) -> Contexts:
+    """Both prompts through the text encoder and the connectors; the encoder is gone when this returns."""
+    assert job.headers.text_encoder is not None, "no contexts and no text encoder"
+    with journal.phase(Phase.LOAD_TEXT):
+        encoder = TextEncoder.load(job.headers.text_encoder, device=job.device, dtype=job.dtype)
+
+    def progress(done: int, total: int) -> None:
+        journal.say(Progress(phase=Phase.ENCODE, done=done, total=total))
+
+    with journal.phase(Phase.ENCODE), encoder:
+        features = encoder.encode([job.request.prompt, job.request.negative_prompt], progress)
+    with journal.phase(Phase.CONNECT):
+        connectors = load_connectors(
+            job.headers.transformer, device=job.device, dtype=job.dtype, pinned_config=job.plan.pinned_config
+        )
+        contexts = connect(connectors, features, job.dtype)
+        with aside(job.run.contexts) as path:
+            tensors = {"video": contexts[0].cpu(), "audio": contexts[1].cpu()}
+            save_file(tensors, path, metadata={"prompts_sha256": prompts_digest(job.request)})
+    return contexts
+
+
+def connect(connectors: Connectors, features: Sequence[Features], dtype: torch.dtype) -> Contexts:
+    """Features of each prompt to contexts of 1,024 positions, registers in the free ones."""
+    device = connectors.video_embeddings_connector.learnable_registers.device
+    valid = torch.tensor([prompt.valid for prompt in features], device=device)
+
+    def padded(rows: Sequence[Tensor]) -> Tensor:
+        full = [torch.nn.functional.pad(row, (0, 0, 0, TEXT_TOKENS - row.shape[1])) for row in rows]
+        return torch.cat(full).to(device, dtype)
+
+    return (
+        connectors.video_embeddings_connector(padded([prompt.video for prompt in features]), valid),
+        connectors.audio_embeddings_connector(padded([prompt.audio for prompt in features]), valid),
+    )

@@ -1,0 +1,200 @@
+"""From latents to clip.wav and clip.mp4, and the same on one latent frame before the first forward: the rehearsal.
+
+Out of memory tries the next smaller tiles. Knows no transformer and no clock.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from shotclock.device import free_bytes, release
+from shotclock.errors import RenderFailed
+from shotclock.events import Notice, Phase, Progress, State
+from shotclock.geometry import Geometry, unpatchify_audio, unpatchify_video
+from shotclock.latents import noise
+from shotclock.plan.planner import Plan
+from shotclock.render.decode import AudioDecoder, VideoDecoder, fit_wave
+from shotclock.render.job import Job
+from shotclock.render.journal import Journal
+from shotclock.render.media import write_clip, write_wav
+from shotclock.render.tiling import Tiling, choose_tiling, smaller
+from shotclock.request import Request
+from shotclock.rundir import RunDir, write_aside
+from shotclock.weights.checkpoint import CheckpointHeaders
+
+CLIP_BYTES_PER_PIXEL = 0.5  # of an mp4 at crf 19 with its sound: noise takes 0.4, pictures a tenth of that
+WAVE_BYTES_PER_S = 48000 * 2 * 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoders:
+    """Both decoders on the device."""
+
+    video: VideoDecoder
+    audio: AudioDecoder
+
+
+def load_decoders(headers: CheckpointHeaders, device: torch.device, dtype: torch.dtype) -> Decoders:
+    """Both from their files."""
+    return Decoders(
+        audio=AudioDecoder.load(headers.audio_vae, device=device),
+        video=VideoDecoder.load(headers.video_vae, device=device, dtype=dtype),
+    )
+
+
+def planned_tiling(video: VideoDecoder, geometry: Geometry) -> Tiling | None:
+    """The largest tiles that the free memory holds; None for one piece."""
+    free = free_bytes(video.device)
+    return choose_tiling(geometry, free_bytes=free, stages=video.stages, element_bytes=video.dtype.itemsize)
+
+
+def decode(job: Job, journal: Journal, state: State) -> None:
+    """The clip of the run, from its final latents."""
+    geometry = job.request.geometry
+    with journal.phase(Phase.LOAD_DECODERS):
+        decoders = load_decoders(job.headers, job.device, job.dtype)
+    with journal.phase(Phase.DECODE_AUDIO):
+        wave = sound(decoders.audio, state.audio, geometry)
+        write_wav(job.run.wave, wave, decoders.audio.sample_rate)
+    with journal.phase(Phase.DECODE_VIDEO):
+        latent = unpatchify_video(state.video, geometry)
+        tiling = planned_tiling(decoders.video, geometry)
+        while not _decode_video(job, journal, decoders, latent, tiling, wave):
+            release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
+            tiling = smaller(tiling, geometry)
+
+
+def sound(audio: AudioDecoder, tokens: Float[Tensor, "1 m d"], geometry: Geometry) -> Float[Tensor, "2 n"]:
+    """Audio latents to a waveform exactly as long as the pictures."""
+    wave = audio.decode(unpatchify_audio(tokens).float())
+    return fit_wave(wave, sample_rate=audio.sample_rate, duration_s=geometry.duration_s)
+
+
+def _decode_video(
+    job: Job,
+    journal: Journal,
+    decoders: Decoders,
+    latent: Float[Tensor, "1 c f h w"],
+    tiling: Tiling | None,
+    wave: Float[Tensor, "2 n"],
+) -> bool:
+    """Decode and write the clip; False where the device's memory did not do for these tiles."""
+    journal.say(Notice(text=f"decoding {'untiled' if tiling is None else f'in tiles of {tiling}'}"))
+    geometry = job.request.geometry
+    frames = counted(decoders.video.frames(latent, tiling), geometry.frames, journal)
+    rate = decoders.audio.sample_rate
+    try:
+        write_clip(job.run.clip, frames, fps=geometry.fps, wave=wave, sample_rate=rate, comment="")
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def counted(
+    groups: Iterator[UInt8[Tensor, "t height width 3"]], total: int, journal: Journal
+) -> Iterator[UInt8[Tensor, "t height width 3"]]:
+    """Pass groups of frames on and say how far the decode is."""
+    done = 0
+    for group in groups:
+        yield group
+        done += len(group)
+        journal.say(Progress(phase=Phase.DECODE_VIDEO, done=done, total=total))
+
+
+def rehearse(job: Job) -> None:
+    """Load every later-stage weight but the transformer's, decode, mux and judge one latent frame, see the disk.
+
+    The pictures are those of noise and the verdict on them does not count: only that there is one. Raises what the
+    tail of the render would raise, before the first forward.
+    """
+    require_disk(job)
+    folder = job.run.path / ".rehearsal"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        _rehearse_in(RunDir(folder), job)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        release(job.device)
+
+
+def _rehearse_in(run: RunDir, job: Job) -> None:
+    request = job.request.model_copy(update={"frames": 1})
+    geometry = request.geometry
+    video_noise, audio_noise = noise(geometry, job.request.seed)
+    decoders = load_decoders(job.headers, job.device, job.dtype)
+    tiling = planned_tiling(decoders.video, job.request.geometry)
+    wave = sound(decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
+    latent = unpatchify_video(video_noise.to(job.device, job.dtype), geometry)
+    rate = decoders.audio.sample_rate
+    write_wav(run.wave, wave, rate)
+    write_clip(
+        run.clip, decoders.video.frames(latent, tiling), fps=geometry.fps, wave=wave, sample_rate=rate, comment=""
+    )
+    if job.judge is not None:
+        write_aside(run.request, request.to_json().encode())
+        write_aside(run.plan, job.plan.to_json().encode())
+        job.judge(run.path)
+
+
+def require_disk(job: Job) -> None:
+    """Refuse a disk that the rest of the run would fill; raises :class:`RenderFailed`."""
+    geometry = job.request.geometry
+    latents = 4 * (job.plan.video_tokens + job.plan.audio_tokens) * 128
+    snapshots = 3 * (2 + len(job.plan.legs)) * latents  # two are kept while a third is written
+    clip = CLIP_BYTES_PER_PIXEL * geometry.frames * geometry.width * geometry.height
+    wave = WAVE_BYTES_PER_S * float(geometry.duration_s)
+    need = int(latents + snapshots + 2 * clip + 2 * wave)
+    free = shutil.disk_usage(job.run.path).free
+    if free < need:
+        raise RenderFailed(
+            f"{job.run.path} has {free:,} bytes free",
+            allowed=f"{need:,} bytes for snapshots, latents, clip and sound",
+            way_out="free space, or name a --run folder on another disk",
+        )
+
+
+def draft_mark(group: UInt8[Tensor, "t height width 3"]) -> UInt8[Tensor, "t height width 3"]:
+    """A striped corner and a frame around it: burnt in, so that a draft is never taken for the clip."""
+    side = max(16, min(group.shape[1], group.shape[2]) // 6)
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    corner = rows + columns < side
+    stripe = ((rows - columns) // max(side // 8, 2)) % 2 == 0
+    marked = group.clone()
+    yellow, black = torch.tensor([255, 208, 0], dtype=torch.uint8), torch.tensor([16, 16, 16], dtype=torch.uint8)
+    marked[:, :side, :side][:, corner & stripe] = yellow
+    marked[:, :side, :side][:, corner & ~stripe] = black
+    return marked
+
+
+def decode_draft(
+    run: RunDir,
+    request: Request,
+    plan: Plan,
+    headers: CheckpointHeaders,
+    device: torch.device,
+    dtype: torch.dtype,
+    state: State,
+) -> None:
+    """The last denoised estimate beside the run as draft-step-K.mp4, marked in name, metadata and picture."""
+    assert state.video_x0 is not None and state.audio_x0 is not None, "a step has ended"
+    geometry = request.geometry
+    decoders = load_decoders(headers, device, dtype)
+    latent = unpatchify_video(state.video_x0.to(device, dtype), geometry)
+    tiling = planned_tiling(decoders.video, geometry)
+    write_clip(
+        run.draft(state.step),
+        (draft_mark(group) for group in decoders.video.frames(latent, tiling)),
+        fps=geometry.fps,
+        wave=sound(decoders.audio, state.audio_x0.to(device), geometry),
+        sample_rate=decoders.audio.sample_rate,
+        comment=json.dumps({"draft_of_step": state.step, "of": plan.steps, "not_the_clip": True}),
+    )
+    release(device)

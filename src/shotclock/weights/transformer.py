@@ -1,0 +1,54 @@
+"""The transformer and its connectors from their one file, strictly; each can be had without the other.
+
+Knows headers and modules; no request, run folder or clock.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from shotclock.model.config import connector_configs, transformer_config
+from shotclock.model.connector import Connectors
+from shotclock.model.transformer import Transformer
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
+from shotclock.weights.load import load_module, require_claimed, require_match
+
+PREFIX = "model.diffusion_model."  # ltx25.md section 1.2
+CONNECTORS = ("video_embeddings_connector.", "audio_embeddings_connector.")
+
+
+def split_names(header: Header) -> tuple[dict[str, str], dict[str, str]]:
+    """Keys of a transformer file to names of the transformer's and of the connectors' parameters.
+
+    Raises :class:`CheckpointError` where the file holds a tensor that belongs to neither.
+    """
+    inner = {key: key.removeprefix(PREFIX) for key in header.tensors}
+    require_claimed(header, [key for key in inner if key.startswith(PREFIX)])
+    connectors = {key: name for key, name in inner.items() if name.startswith(CONNECTORS)}
+    return {key: name for key, name in inner.items() if key not in connectors}, connectors
+
+
+def require_fit(headers: CheckpointHeaders, *, pinned_config: bool) -> None:
+    """Refuse a transformer file that is not, name by name and shape by shape, what its config says; reads no weight."""
+    settings = transformer_settings(headers.transformer, pinned_config=pinned_config)
+    with torch.device("meta"):
+        modules = Transformer(transformer_config(settings)), Connectors(*connector_configs(settings))
+    for module, names in zip(modules, split_names(headers.transformer), strict=True):
+        require_match(module, headers.transformer, names)
+
+
+def load_transformer(header: Header, *, device: torch.device, dtype: torch.dtype, pinned_config: bool) -> Transformer:
+    """The transformer without its connectors. In bfloat16 as published: its tables stay float32."""
+    with torch.device("meta"):
+        transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=pinned_config)))
+    whole = None if dtype == torch.bfloat16 else dtype
+    load_module(transformer, header, split_names(header)[0], device=device, dtype=whole)
+    return transformer.eval().requires_grad_(False)
+
+
+def load_connectors(header: Header, *, device: torch.device, dtype: torch.dtype, pinned_config: bool) -> Connectors:
+    """Both connectors of the transformer file."""
+    with torch.device("meta"):
+        connectors = Connectors(*connector_configs(transformer_settings(header, pinned_config=pinned_config)))
+    load_module(connectors, header, split_names(header)[1], device=device, dtype=dtype)
+    return connectors.eval().requires_grad_(False)
