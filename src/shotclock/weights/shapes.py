@@ -218,6 +218,67 @@ def audio_vae_shapes(config: Mapping[str, Any]) -> Shapes:
     }
 
 
+def audio_encoder_shapes(config: Mapping[str, Any]) -> Shapes:
+    """Audio encoder of an audio VAE file, which sound to video needs; files without it are legal."""
+    ddconfig = config["audio_vae"]["model"]["params"]["ddconfig"]
+    widths = [ddconfig["ch"] * multiple for multiple in ddconfig["ch_mult"]]
+    width = ddconfig["ch"]
+    shapes = _conv("encoder.conv_in.conv", width, ddconfig["in_channels"], (3, 3))
+    for level, outputs in enumerate(widths):
+        for block in range(ddconfig["num_res_blocks"]):
+            shapes |= _audio_residual(f"encoder.down.{level}.block.{block}", outputs, width)
+            width = outputs
+        if level < len(widths) - 1:
+            shapes |= _conv(f"encoder.down.{level}.downsample.conv", width, width, (3, 3))
+    shapes |= _audio_residual("encoder.mid.block_1", width, width)
+    shapes |= _audio_residual("encoder.mid.block_2", width, width)
+    shapes |= _conv("encoder.conv_out.conv", 2 * ddconfig["z_channels"], width, (3, 3))
+    return {f"audio_vae.{name}": shape for name, shape in shapes.items()}
+
+
+def upscaler_shapes(*, channels: int, width: int, blocks: int) -> Shapes:
+    """Spatial latent upscaler x2: residual blocks, per-frame convolution to four times the channels, blocks again."""
+    shapes = _conv("initial_conv", width, channels, (3, 3, 3)) | _norm("initial_norm", width)
+    for part in ("res_blocks", "post_upsample_res_blocks"):
+        for block in range(blocks):
+            for number in (1, 2):
+                shapes |= _conv(f"{part}.{block}.conv{number}", width, width, (3, 3, 3))
+                shapes |= _norm(f"{part}.{block}.norm{number}", width)
+    shapes |= _conv("upsampler.0", 4 * width, width, (3, 3))
+    return shapes | _conv("final_conv", channels, width, (3, 3, 3))
+
+
+def duration_head_shapes(*, video: int, audio: int, width: int, hidden: int, queries: int) -> Shapes:
+    """Duration head: a projection a stream, one attention over all tokens, two linear maps (ltx25.md section 7)."""
+    shapes = {
+        **_linear("video_input_proj", width, video),
+        **_linear("audio_input_proj", width, audio),
+        "video_modality_emb": (width,),
+        "audio_modality_emb": (width,),
+        "attention_pooler.query_tokens": (queries, width),
+        "attention_pooler.cross_attn.in_proj_weight": (3 * width, width),
+        "attention_pooler.cross_attn.in_proj_bias": (3 * width,),
+        **_linear("attention_pooler.cross_attn.out_proj", width, width),
+        **_linear("mlp_hidden", hidden, queries * width),
+        **_linear("mlp_out", 1, hidden),
+    }
+    return {f"duration_head.{name}": shape for name, shape in shapes.items()}
+
+
+def lora_shapes(linears: Mapping[str, Sequence[int]], rank: int) -> Shapes:
+    """Pairs of a LoRA for ``linears`` (path in the transformer -> [out, in]); no rank exceeds its layer."""
+    shapes: Shapes = {}
+    for name, (outputs, inputs) in linears.items():
+        own = min(rank, outputs, inputs)
+        shapes[f"diffusion_model.{name}.lora_A.weight"] = (own, inputs)
+        shapes[f"diffusion_model.{name}.lora_B.weight"] = (outputs, own)
+    return shapes
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
 def _audio_residual(name: str, outputs: int, inputs: int) -> Shapes:
     shapes = _conv(f"{name}.conv1.conv", outputs, inputs, (3, 3)) | _conv(
         f"{name}.conv2.conv", outputs, outputs, (3, 3)

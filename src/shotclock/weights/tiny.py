@@ -1,4 +1,4 @@
-"""Writes a tiny checkpoint in the official format: four files with random weights from a seed, for tests and demos.
+"""Writes a tiny checkpoint in the official format: random weights from a seed, for tests and demos.
 
 Same names, dtypes, metadata and structure as the released files (ltx25.md sections 1 to 3 and 6), small widths. It
 renders finite noise that moves, not pictures. Knows no module: shapes come from shapes.py, scales from this file.
@@ -20,20 +20,27 @@ from torch import Tensor
 from shotclock.weights.checkpoint import Checkpoints
 from shotclock.weights.filters import fourier_bases, kaiser_low_pass, mel_bank
 from shotclock.weights.gemma import ASSET, TOKENIZER
+from shotclock.weights.identity import DIT
 from shotclock.weights.load import TORCH_DTYPES, published_dtype
 from shotclock.weights.released import GEMMA_VERSION, PINNED_25_CONFIG
 from shotclock.weights.shapes import (
     FILTER_TAPS,
     Shapes,
+    audio_encoder_shapes,
     audio_vae_shapes,
     conv_vae_shapes,
+    duration_head_shapes,
+    lora_shapes,
     text_encoder_shapes,
     transformer_shapes,
+    upscaler_shapes,
 )
 from shotclock.weights.write import write_safetensors
 
 VERSION = "2.5.0"  # model_version of the released files, ltx25.md section 2
 GEMMA_WIDTH = 48
+UPSCALER_WIDTH = 32  # the fewest channels that its groups of 32 allow
+LORA_RANK = 4
 STG_BLOCK = 2  # half of the blocks come before it, as in the released model 28 of 48
 TRANSFORMER = {
     **PINNED_25_CONFIG,
@@ -202,6 +209,8 @@ GAINS = (  # pattern of a name -> weight std times sqrt(fan in), chosen so that 
     (r"vocoder\.bwe_generator\.conv_post", 0.05),
     (r"vocoder\.vocoder\.conv_post", 0.1),
     (r"vocoder\..*\.ups\.", 1.1),
+    (r"lora_[AB]", 0.7),
+    (r"^(initial_conv|final_conv|upsampler|res_blocks|post_upsample)", 0.8),
 )
 SPREADS = (  # pattern of a name -> mean and std of its values, where they are not weights of a linear map
     (r"norm\.weight$", 1.0, 0.1),
@@ -215,10 +224,11 @@ SPREADS = (  # pattern of a name -> mean and std of its values, where they are n
 
 
 def write_tiny_checkpoints(folder: Path, seed: int) -> Checkpoints:
-    """Write the four files below ``folder``, in the layout of the released repository, and return their paths.
+    """Write the files below ``folder``, in the layout of the released repository; returns the paths of the four.
 
-    Less than 12 MB together; the same seed gives the same bytes. Weights are drawn file by file in the order of
-    :class:`Checkpoints`, within a file by name. Raises ``OSError`` where the disk refuses.
+    Beside them stand what other recipes read: spatial upscaler, distilled LoRA, duration head. Less than 14 MB
+    together; the same seed gives the same bytes. Weights are drawn file by file in the order of :class:`Checkpoints`,
+    within a file by name, the audio encoder's last. Raises ``OSError`` where the disk refuses.
     """
     generator = torch.Generator().manual_seed(seed)
     source = {"ltx_version": VERSION, "gemma_version": GEMMA_VERSION}
@@ -238,16 +248,55 @@ def write_tiny_checkpoints(folder: Path, seed: int) -> Checkpoints:
             conv_vae_shapes(VIDEO_VAE),
             common | _texts({"config": {"vae": VIDEO_VAE}}),
         ),
-        ("vae/tiny-ltx-2.5-audio-vae-bf16", audio_vae_shapes(AUDIO), common | _texts({"config": AUDIO})),
+        (
+            "vae/tiny-ltx-2.5-audio-vae-bf16",
+            audio_vae_shapes(AUDIO) | audio_encoder_shapes(AUDIO),
+            common | _texts({"config": AUDIO}),
+        ),
+        *_others(common),
     )
     paths = []
     for name, shapes, metadata in parts:
         path = folder / f"{name}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {key: _tensor(key, shapes[key], generator) for key in sorted(shapes)}
+        order = sorted(shapes, key=lambda key: (key.startswith("audio_vae.encoder."), key))
+        tensors = {key: _tensor(key, shapes[key], generator) for key in order}
         write_safetensors(path, tensors | (_blobs() if "gemma_config" in metadata else {}), metadata)
         paths.append(path)
     return Checkpoints(transformer=paths[0], text_encoder=paths[1], video_vae=paths[2], audio_vae=paths[3])
+
+
+def _others(common: dict[str, str]) -> tuple[tuple[str, Shapes, dict[str, str]], ...]:
+    """What recipes other than one_stage read besides."""
+    video, audio = TRANSFORMER["cross_attention_dim"], TRANSFORMER["audio_cross_attention_dim"]
+    inside = {key.removeprefix(DIT): shape for key, shape in transformer_shapes(TRANSFORMER).items()}
+    linears = {
+        key.removesuffix(".weight"): shape
+        for key, shape in inside.items()
+        if key.endswith(".weight") and len(shape) == 2 and "_connector." not in key
+    }
+    upscaler = {
+        "_class_name": "LatentUpsampler",
+        "in_channels": 128,
+        "mid_channels": UPSCALER_WIDTH,
+        "num_blocks_per_stage": 1,
+        "dims": 3,
+        "spatial_upsample": True,
+        "temporal_upsample": False,
+    }
+    return (
+        (
+            "latent_upscale_models/tiny-ltx-2.5-spatial-upscaler-x2-bf16",
+            upscaler_shapes(channels=128, width=UPSCALER_WIDTH, blocks=1),
+            common | _texts({"config": upscaler}),
+        ),
+        ("loras/tiny-ltx-2.5-distilled-lora-4-bf16", lora_shapes(linears, LORA_RANK), dict(common)),
+        (
+            "model_patches/tiny-ltx-2.5-duration-head-bf16",
+            duration_head_shapes(video=video, audio=audio, width=16, hidden=16, queries=1),
+            dict(common),
+        ),
+    )
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
