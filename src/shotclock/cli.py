@@ -21,6 +21,8 @@ from rich.console import Console
 
 from shotclock import __version__
 from shotclock.errors import RequestError, ShotclockError
+from shotclock.record.command import Question
+from shotclock.record.command import app as records
 
 if TYPE_CHECKING:
     from shotclock.render.job import Judged, Outcome
@@ -336,3 +338,14 @@ def verify(
     if as_json:
         typer.echo(json.dumps(done.document, sort_keys=True))
     raise typer.Exit(done.strict_exit_code if strict else done.exit_code)
+
+
+def _answer(question: Question, **_: object) -> None:
+    """Ask what a command of a sub-application wants to know, and print it."""
+    found = question.ask(home())
+    typer.echo(json.dumps(found.document, sort_keys=True) if question.as_json else "\n".join(found.lines))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+app.add_typer(records, name="record", result_callback=_answer)

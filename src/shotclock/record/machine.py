@@ -78,6 +78,12 @@ def examine(*, device_index: int | None, nvml: Callable[[], Any] | None = None, 
     )
 
 
+def unseen(reason: str) -> Machine:
+    """A machine that nobody looked at while the run was on it: every fact missing for this reason."""
+    names = ("device", "driver", "cuda", "cores", "host_memory", "commit", "dirty", "python")
+    return Machine(facts={name: missing(reason) for name in names}, libraries={}, modules={}, operations={})
+
+
 def load_nvml() -> Any:
     """The NVML module, initialised. Raises where the package or the driver is missing."""
     import pynvml

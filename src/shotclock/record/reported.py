@@ -102,10 +102,13 @@ def reported_statement(reported: Reported, name: str) -> Statement:
 
 
 def add_reported(ledger: Ledger, paths: Sequence[Path]) -> list[Entry]:
-    """Add documents, oldest first, and what each of them supersedes."""
+    """Add documents, oldest first, and what each of them supersedes; what is there already is left as it is."""
     found = sorted(((read_reported(path), path.name) for path in paths), key=lambda pair: (pair[0].utc, pair[0].id))
     entries = [ledger.add("reported", reported_statement(reported, name)) for reported, name in found]
+    done = {record.id for record in ledger.records() if record.status == "superseded"}
     for reported, _ in found:
-        for old, why in reported.supersedes.items():
+        for old, why in sorted(reported.supersedes.items()):
+            if old in done:
+                continue
             entries.append(ledger.supersede(old, by=reported.id, why=why))
     return entries
