@@ -5,8 +5,10 @@ Counts, not seconds (a rate makes them seconds). Knows shapes only: no file, wei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -41,16 +43,7 @@ def pass_flops(
     Left out are the embeddings, heads and gate logits, below 1 % at the released widths.
     """
     sizes = Sizes(video=geometry.video_tokens, audio=geometry.audio_tokens, text=text_tokens)
-    legs = guidance.legs(config.blocks)
-    passes = guidance.passes(step, config.blocks)
-    kept: set[Prefix] = set()
-    counted = []
-    for number, launch in enumerate(passes):
-        later = [legs[name] for after in passes[number + 1 :] for name in after.legs]
-        segments = schedule([legs[name] for name in launch.legs], config.blocks, kept=kept, later=later)
-        counted.append(sum(_segment_flops(config, sizes, segment, launch) for segment in segments))
-        kept |= {prefix for segment in segments for _, prefix in segment.keep}
-    return tuple(counted)
+    return tuple(_launch_flops(config, sizes, *counted) for counted in _step_rows(guidance, config.blocks, step))
 
 
 def alone_flops(
@@ -58,35 +51,67 @@ def alone_flops(
 ) -> int:
     """Operations of one pass that finds no kept prefix; ``legs`` are its legs in order."""
     sizes = Sizes(video=geometry.video_tokens, audio=geometry.audio_tokens, text=text_tokens)
-    return sum(_segment_flops(config, sizes, segment, launch) for segment in schedule(legs, config.blocks))
+    return _launch_flops(config, sizes, launch, *_rows(schedule(legs, config.blocks)))
 
 
-def _segment_flops(config: TransformerConfig, sizes: Sizes, segment: Segment, launch: Pass) -> int:
-    """Rows of the segment in all of its blocks; text keys and values are made once a context."""
-    contexts = len({row.context for row in segment.rows})
-    keys = 0
+@lru_cache(maxsize=64)
+def step_segments(guidance: Guidance, blocks: int, step: int) -> tuple[tuple[Pass, tuple[Segment, ...]], ...]:
+    """The passes of 0-based ``step`` with what each computes, prefixes of earlier passes taken off."""
+    legs, passes = guidance.legs(blocks), guidance.passes(step, blocks)
+    kept: set[Prefix] = set()
+    found = []
+    for number, launch in enumerate(passes):
+        later = [legs[name] for after in passes[number + 1 :] for name in after.legs]
+        segments = schedule([legs[name] for name in launch.legs], blocks, kept=kept, later=later)
+        found.append((launch, segments))
+        kept |= {prefix for segment in segments for _, prefix in segment.keep}
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _step_rows(guidance: Guidance, blocks: int, step: int) -> tuple[tuple[Pass, Mapping[_Flags, int], int], ...]:
+    return tuple((launch, *_rows(segments)) for launch, segments in step_segments(guidance, blocks, step))
+
+
+_Flags = tuple[bool, bool, bool, bool]  # what a row passes over in a block, in the order of Perturbation
+
+
+def _rows(segments: Sequence[Segment]) -> tuple[Mapping[_Flags, int], int]:
+    """Rows in all blocks by what they pass over, and texts in all blocks."""
+    rows: Counter[_Flags] = Counter()
+    texts = 0
+    for segment in segments:
+        texts += len({row.context for row in segment.rows}) * (segment.stop - segment.start)
+        for block in range(segment.start, segment.stop):
+            for row in segment.rows:
+                p = row.perturbation
+                over = (p.video_self, p.audio_self, p.audio_to_video, p.video_to_audio)
+                rows[block in over[0], block in over[1], block in over[2], block in over[3]] += 1
+    return rows, texts
+
+
+def _launch_flops(config: TransformerConfig, sizes: Sizes, launch: Pass, rows: Mapping[_Flags, int], texts: int) -> int:
+    """Rows of a pass in all of its blocks; text keys and values are made once a context."""
+    total = 0
     for runs, context, width in (
         (launch.video, config.video_context, config.video.width),
         (launch.audio, config.audio_context, config.audio.width),
     ):
-        keys += 4 * sizes.text * contexts * context * width if runs else 0
-    total = keys * (segment.stop - segment.start)
-    for block in range(segment.start, segment.stop):
-        total += sum(row_flops(config, sizes, row, block, launch) for row in segment.rows)
-    return total
+        total += 4 * sizes.text * texts * context * width if runs else 0
+    return total + sum(count * _row_flops(config, sizes, flags, launch) for flags, count in rows.items())
 
 
-def row_flops(config: TransformerConfig, sizes: Sizes, leg: Leg, block: int, launch: Pass) -> int:
+def _row_flops(config: TransformerConfig, sizes: Sizes, over: _Flags, launch: Pass) -> int:
     """Operations of one leg in one block, without the text keys and values."""
     n, m, d, a = sizes.video, sizes.audio, config.video.width, config.audio.width
-    p = leg.perturbation
+    video_self, audio_self, audio_to_video, video_to_audio = over
     total = 0
     if launch.video:
-        total += stream_flops(n, sizes.text, d, passed_over=block in p.video_self)
-        total += 0 if block in p.audio_to_video else 4 * n * d * a + 4 * m * a * a + 4 * n * m * a
+        total += stream_flops(n, sizes.text, d, passed_over=video_self)
+        total += 0 if audio_to_video else 4 * n * d * a + 4 * m * a * a + 4 * n * m * a
     if launch.audio:
-        total += stream_flops(m, sizes.text, a, passed_over=block in p.audio_self)
-        total += 0 if block in p.video_to_audio else 4 * m * a * a + 4 * n * d * a + 4 * n * m * a
+        total += stream_flops(m, sizes.text, a, passed_over=audio_self)
+        total += 0 if video_to_audio else 4 * m * a * a + 4 * n * d * a + 4 * n * m * a
     return total
 
 

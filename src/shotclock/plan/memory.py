@@ -13,8 +13,8 @@ from shotclock.errors import DoesNotFit
 from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, Leg, LegName, Pass
 from shotclock.model.config import TransformerConfig
-from shotclock.model.prefix import Prefix, schedule
-from shotclock.plan.cost import TEXT_TOKENS
+from shotclock.model.prefix import Prefix
+from shotclock.plan.cost import TEXT_TOKENS, step_segments
 from shotclock.plan.foreseen import Demand
 
 GIB = 2**30
@@ -134,15 +134,11 @@ def pass_bytes(
     vectors = config.blocks * (16 * config.video.width + 16 * config.audio.width)  # 9 + 4 + 1 + 2 a block and stream
     tables = video + n * config.audio.width + 2 * audio  # cosines and sines, of all heads and of the cross-modal ones
     embedded = video + audio
-    legs = guidance.legs(config.blocks)
     latents = n * config.video_in + m * config.audio_in
     widest, predicted = 0, 0
     kept: dict[Prefix, int] = {}
-    passes = guidance.passes(0, config.blocks)
-    for number, launch in enumerate(passes):
-        later = [legs[name] for after in passes[number + 1 :] for name in after.legs]
-        named = [legs[name] for name in launch.legs]
-        for segment in schedule(named, config.blocks, kept=list(kept), later=later):
+    for launch, segments in step_segments(guidance, config.blocks, 0):
+        for segment in segments:
             rows, crossed = len(segment.rows), _crossed(segment.rows, segment.start, launch)
             fed = block_elements(rows, crossed, video, audio, fused=fused)
             read = text_elements(segment.rows, video, config)

@@ -11,6 +11,7 @@ from typing import Any
 
 from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
+from shotclock.lease import length_text
 from shotclock.plan.forecast import Forecast
 from shotclock.plan.ledger import Basis, Fit, Ledger
 from shotclock.plan.table import MIN_STEPS, STEP_SHARES, scaled
@@ -64,7 +65,13 @@ def _reach(axes: Any, forecast: Forecast) -> None:
     _mark(axes, wish, "*", "wish", "#d73027")
     if forecast.reach.largest is not None and forecast.reach.largest.geometry != wish:
         found = forecast.reach.largest.geometry
-        _mark(axes, found, "D", f"largest that fits: {found.width}x{found.height}, {found.frames} frames", "black")
+        _mark(
+            axes,
+            found,
+            "D",
+            f"{forecast.reach.largest_is}: {found.width}x{found.height}, {found.frames} frames",
+            "black",
+        )
     axes.set_yscale("log")
     axes.set_yticks(pixels[::2], [f"{c * 32}x{r * 32}" for c, r in sizes[::2]])
     axes.minorticks_off()
@@ -84,13 +91,15 @@ def _shade(
 ) -> None:
     """Minutes of every clip at the wish's steps, and what memory refuses in grey."""
     from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.ticker import LogLocator
 
     minutes = [[ledger.needs.typical_s / 60 for ledger in row] for row in ledgers]
     flat = [value for row in minutes for value in row]
     mesh = axes.pcolormesh(
         seconds, pixels, minutes, norm=LogNorm(min(flat), max(flat)), cmap="YlGnBu", shading="nearest", alpha=0.85
     )
-    bar = axes.figure.colorbar(mesh, ax=axes, pad=0.01)
+    bar = axes.figure.colorbar(mesh, ax=axes, pad=0.01, format="%g", ticks=LogLocator(subs=(1, 2, 5)))
+    bar.ax.minorticks_off()
     bar.set_label(f"minutes in all at {forecast.case.steps} steps")
     refused = [[1.0 if forecast.refuses(clip) else float("nan") for clip in row] for row in grid]
     if any(value == 1.0 for row in refused for value in row):
@@ -112,7 +121,7 @@ def _boundary(
         return
     shares = [[(ledger.needs.typical_s + ledger.reserve_s) / lease_s for ledger in row] for row in ledgers]
     flat = [value for row in shares for value in row]
-    label = f"{steps} steps: end of the lease ({lease_s / 3600:.3g} h)"
+    label = f"{steps} steps fit {length_text(lease_s)} below this line"
     if min(flat) < 1 < max(flat):
         axes.contour(seconds, pixels, shares, levels=[1.0], colors=[colour], linewidths=2)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from shotclock.events import Phase
 from shotclock.geometry import Geometry
@@ -43,6 +44,7 @@ class Work:
     examples: Mapping[str, Pass]
 
     @classmethod
+    @lru_cache(maxsize=256)  # a search prices hundreds of clips with one guidance
     def of(cls, guidance: Guidance, steps: int, blocks: int, passes_done: int = 0) -> Work:
         """From the list that the sampler runs, without its first ``passes_done``."""
         listed = [launch for step in range(steps) for launch in guidance.passes(step, blocks)][passes_done:]

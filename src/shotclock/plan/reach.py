@@ -29,7 +29,12 @@ class Rung:
 
     @property
     def fits(self) -> bool:
-        """Within the lease at typical durations, and within memory."""
+        """Within the lease at typical durations that were measured, and within memory."""
+        return self.possible and self.ledger.fit in (Fit.FITS, Fit.LIKELY)
+
+    @property
+    def possible(self) -> bool:
+        """Not known to be too much: what rests on a floor or on guesses may fit."""
         return self.refused is None and self.ledger.fit is not Fit.TOO_LONG
 
     def line(self) -> str:
@@ -44,7 +49,10 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The answer of the search. ``rejected`` are the nearest rungs above ``largest``, the nearest first."""
+    """The answer of the search. ``rejected`` are the nearest rungs above ``largest``, the nearest first.
+
+    Where nothing is known to fit, ``largest`` and the others are merely not excluded.
+    """
 
     wish: Rung
     largest: Rung | None
@@ -53,11 +61,16 @@ class Reach:
     same_length: Rung | None
     same_size: Rung | None
 
+    @property
+    def largest_is(self) -> str:
+        """What ``largest`` is called."""
+        return "largest that fits" if self.largest is None or self.largest.fits else "largest that may fit"
+
     def lines(self) -> list[str]:
         """The wish, what fits instead, and the rungs between."""
         named = (
             ("wish", self.wish),
-            ("largest that fits", self.largest),
+            (self.largest_is, self.largest),
             ("runner-up", self.runner_up),
             ("same length, smaller", self.same_length),
             ("same size, shorter", self.same_size),
@@ -67,13 +80,13 @@ class Reach:
 
     def require(self, options: Sequence[str]) -> None:
         """Raises :class:`DoesNotFit` where the wish does not fit; ``options`` are other ways out, with their prices."""
-        if self.wish.fits:
+        if self.wish.possible:
             return
         clip, ledger = self.wish.geometry, self.wish.ledger
         needs_s, leaves_s = ledger.row(DENOISE).typical_s, ledger.leaves_s(DENOISE)
         found = f"{clip} needs {needs_s:,.0f} s of denoising"
         allowed = "a clip that memory holds" if leaves_s is None else f"the lease leaves {max(leaves_s, 0):,.0f} s"
-        largest = f"largest that fits: {self.largest.geometry}" if self.largest else "no smaller clip fits either"
+        largest = f"{self.largest_is}: {self.largest.geometry}" if self.largest else "no smaller clip fits either"
         raise DoesNotFit(
             f"{found}{f', and {self.wish.refused}' if self.wish.refused else ''}",
             allowed=allowed,
@@ -109,7 +122,7 @@ def search(wish: Geometry, price: Price, refuses: Refuses) -> Reach:
         return Rung(geometry=clip, ledger=price(clip), refused=refuses(clip))
 
     rungs = [rung(clip) for clip in candidates(wish)]
-    fitting = [found for found in rungs if found.fits]
+    fitting = [found for found in rungs if found.fits] or [found for found in rungs if found.possible]
     largest = fitting[0] if fitting else None
     above = rungs[: rungs.index(largest)] if largest else rungs
     return Reach(
