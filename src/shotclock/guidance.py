@@ -85,11 +85,12 @@ class Guider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One launch of the transformer: the legs it carries, and which streams it predicts."""
+    """One launch of the transformer: the legs it carries, which streams it predicts, and in which stage of a render."""
 
     legs: tuple[LegName, ...]
     video: bool = True
     audio: bool = True
+    stage: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, Guider
+from shotclock.latents import appended_tokens
+from shotclock.recipes import RECIPES, ModelClass, RecipeName, Stage, require, stages
 
 Scale = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 D = TypeVar("D", bound="Document")
 MAX_FPS_CHARACTERS = 24  # "24000/1001" has 10; an exponent could stand for a number with a billion digits
+CONDITIONS = frozenset({"model_class", "images", "slots", "sound", "loras", "distilled_lora"})  # of a request
 MAX_SEED = 2**63 - 1  # torch.Generator.manual_seed takes a signed 64-bit value
 
 
@@ -60,11 +63,44 @@ class Scales(Document):
         )
 
 
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class ImageGiven(Document):
+    """A picture that the clip passes through at ``frame``: its file's name and the sha256 of its bytes."""
+
+    name: Name
+    sha256: Digest
+    frame: Annotated[int, Field(ge=0)]
+    strength: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class SoundGiven(Document):
+    """A sound that the clip is made for: its file's name and the sha256 of its bytes."""
+
+    name: Name
+    sha256: Digest
+
+
+class LoraGiven(Document):
+    """A LoRA fused into the weights: its file's name, sampled sha256 (weights/digest.py) and strength."""
+
+    name: Name
+    sha256: Digest
+    strength: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
+
+
 class Request(Document):
-    """A one_stage render. ``fps`` is an exact fraction in text, such as "24" or "24000/1001"."""
+    """A render. ``fps`` is an exact fraction in text, such as "24" or "24000/1001".
+
+    ``video`` and ``audio`` guide the recipe's guided stages; ``slots`` are frames of keyframes that are generated.
+    ``loras`` are fused in every stage, ``distilled_lora`` at the recipe's own strengths where it has any.
+    """
 
     format: Literal["shotclock/request/1"] = "shotclock/request/1"
-    recipe: Literal["one_stage"] = "one_stage"
+    recipe: Literal["one_stage", "distilled", "distilled_draft", "two_stage", "hq"] = "one_stage"
+    model_class: Literal["dev", "distilled", "undeclared"] = "undeclared"
     prompt: str
     negative_prompt: str
     width: int
@@ -76,6 +112,11 @@ class Request(Document):
     video: Scales
     audio: Scales
     legs_per_pass: Annotated[int, Field(ge=1, le=4)]
+    images: tuple[ImageGiven, ...] = ()
+    slots: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    sound: SoundGiven | None = None
+    loras: tuple[LoraGiven, ...] = ()
+    distilled_lora: LoraGiven | None = None
 
     @field_validator("prompt")
     @classmethod
@@ -90,6 +131,13 @@ class Request(Document):
         value.encode()  # a lone surrogate, from a byte that is not UTF-8, raises a ValueError
         return value
 
+    def to_json(self) -> str:
+        """Canonical text; what conditions nothing is left out, so that a plain render is what it was before."""
+        said = self.model_dump(mode="json")
+        plain = {name: field.get_default() for name, field in type(self).model_fields.items() if name in CONDITIONS}
+        kept = {name: value for name, value in said.items() if name not in plain or getattr(self, name) != plain[name]}
+        return json.dumps(kept, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
     @property
     def geometry(self) -> Geometry:
         """Raises :class:`RequestError` for an illegal clip."""
@@ -99,6 +147,21 @@ class Request(Document):
     def guidance(self) -> Guidance:
         """Both guiders and the legs per pass."""
         return Guidance(video=self.video.guider(), audio=self.audio.guider(), legs_per_pass=self.legs_per_pass)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The sampling jobs in order; one_stage has one."""
+        name = RecipeName(self.recipe)
+        return stages(name, self.geometry, self.guidance, steps=self.steps, seed=self.seed)
+
+    @property
+    def declared(self) -> ModelClass:
+        """Which weights the transformer file holds."""
+        return ModelClass(self.model_class)
+
+    def appended_tokens(self, geometry: Geometry) -> int:
+        """Video tokens of pictures after frame 0 and of slots, at a stage's size."""
+        return appended_tokens(geometry, [image.frame for image in self.images], self.slots)
 
 
 def parse_fps(text: str) -> Fraction:
@@ -128,7 +191,13 @@ def make_document(kind: type[D], **fields: object) -> D:
 def make_request(**fields: object) -> Request:
     """Build a request whose geometry and guidance are legal too; raises :class:`RequestError`."""
     request = make_document(Request, **fields)
-    _ = request.geometry, request.guidance
+    require(RecipeName(request.recipe), request.geometry, request.guidance, request.steps)
+    if (request.distilled_lora is None) == RECIPES[RecipeName(request.recipe)].needs_lora:
+        raise RequestError(
+            f"the recipe {request.recipe} with{'out' if request.distilled_lora is None else ''} a distilled LoRA",
+            allowed="a distilled LoRA for two_stage and hq, none for the others",
+            way_out="name its file with --distilled-lora, or put it beside the models",
+        )
     return request
 
 

@@ -25,6 +25,7 @@ from shotclock.request import Document
 
 AUDIO_WEIGHT = 0.25  # (2048 / 4096)^2: linear layers of an audio token against a video token (ltx25.md section 1.1)
 MIN_GEOMETRIES = 3  # two points fit any power law exactly: no error could be seen
+LATER = " in stage "  # after the kind of a pass that another stage than the first launches
 MIN_STEP = 1.1  # token counts nearer than this count as one geometry: tall, wide and long clips are no curve
 SPREAD_TAIL = 0.05  # a spread leaves out this share of passes at either end: one hiccup in a hundred is no spread
 WARM_UP_MARGIN = 2.0  # on the largest warm-up seen: few processes have been
@@ -207,9 +208,14 @@ def require_same_key(measured: LawKey, wanted: LawKey) -> None:
 
 
 def kind_of(launch: Pass) -> str:
-    """Name of all passes that cost the same: their legs, and the stream where only one runs."""
+    """Name of all passes that cost the same: their legs, the stream where only one runs, and a later stage."""
     alone = "" if launch.video and launch.audio else (" video alone" if launch.video else " audio alone")
-    return "+".join(launch.legs) + alone
+    return "+".join(launch.legs) + alone + ("" if launch.stage == 1 else f"{LATER}{launch.stage}")
+
+
+def curve_of(kind: str) -> str:
+    """The kind whose curve prices ``kind``: a later stage is the same pass at another size."""
+    return kind.partition(LATER)[0]
 
 
 def fit_law(timings: Timings) -> Law:
