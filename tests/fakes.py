@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -29,14 +30,15 @@ SMALL = Geometry(width=64, height=32, frames=9, fps=Fraction(24))
 
 
 class FakeClock:
-    """Seconds that a test sets; each reading moves it by ``tick_s``."""
+    """Seconds that a test sets; each reading by the main thread moves it by ``tick_s``."""
 
     def __init__(self, tick_s: float = 0.0) -> None:
         self.now_s = 0.0
         self.tick_s = tick_s
 
     def __call__(self) -> float:
-        self.now_s += self.tick_s
+        if threading.current_thread() is threading.main_thread():
+            self.now_s += self.tick_s
         return self.now_s
 
 
