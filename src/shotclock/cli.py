@@ -5,16 +5,17 @@ The only module that prints or reads the environment. Heavy imports happen insid
 
 from __future__ import annotations
 
+import inspect as inspect_module
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.console import Console
@@ -338,6 +339,90 @@ def verify(
     if as_json:
         typer.echo(json.dumps(done.document, sort_keys=True))
     raise typer.Exit(done.strict_exit_code if strict else done.exit_code)
+
+
+def plan(**options: Any) -> None:
+    """Say what a render would take, what fits the lease instead, and what each other way out costs. Renders nothing."""
+    began_s = time.monotonic()
+    from shotclock.render.job import Times
+    from shotclock.render.preview import preview
+    from shotclock.render.settings import Settings
+
+    times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
+    plot, quiet, as_json = (options.pop(name) for name in ("plot", "quiet", "as_json"))
+    said = {name: options.pop(name) for name in ("lease", "lease_end", "leases", "on_overrun", "rehearse", "verify")}
+    terms = _terms(began_s, **said)
+    with _said_as_json(as_json):
+        found = preview(Settings(run=Path(), **options), terms, home=home(), times=times)
+    if not quiet:
+        for line in [*terms.lease.lines(time.monotonic()), *found.lines()]:
+            stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+    if plot is not None:
+        found.draw(plot)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), sort_keys=True))
+    found.forecast.require()
+
+
+def _as_render(command: Callable[..., None], **more: tuple[object, object]) -> Callable[..., None]:
+    """Give ``command`` the options of ``render`` but its run folder, and ``more`` as (type, default) by name."""
+    shown, kinds = inspect_module.signature(render), get_type_hints(render, include_extras=True)
+    kept = [one.replace(annotation=kinds[name]) for name, one in shown.parameters.items() if name != "run"]
+    added = [
+        inspect_module.Parameter(name, inspect_module.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+        for name, (kind, default) in more.items()
+    ]
+    command.__signature__ = shown.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in [*kept, *added]} | {"return": None}
+    return command
+
+
+app.command()(_as_render(plan, plot=(Annotated[Path | None, typer.Option(help="Draw it to this PNG file.")], None)))
+
+
+@app.command()
+def fit(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders of one device, build and model.")],
+    check_shapes: Annotated[
+        bool, typer.Option("--check-shapes", help="Compare tall, wide and long clips of equal tokens.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make finished or broken runs into a cost law and rates, which later plans use."""
+    from shotclock.record.laws import fit_and_keep
+
+    kept = fit_and_keep(runs, home(), shapes=check_shapes)
+    typer.echo(json.dumps(kept.to_json(), sort_keys=True) if as_json else "\n".join(kept.lines()))
+
+
+@app.command()
+def calibrate(
+    models: Annotated[
+        str | None,
+        typer.Option(help="Folder with the files, or tiny.", show_default="random weights on a GPU, tiny on a CPU"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:1 or cpu.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.", show_default="by device")] = None,
+    legs_per_pass: Annotated[int, typer.Option(help="Legs in one launch, 1 to 4: a law belongs to it.")] = 4,
+    pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this device for a minute: a cost law from a few guided steps, and rates of loading, text and decode."""
+    from shotclock.record.fit import Measured
+    from shotclock.record.laws import keep
+    from shotclock.render.calibrate import calibrate_here
+
+    def say(line: str) -> None:
+        if not quiet:
+            stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    found = calibrate_here(
+        models, device, dtype, home=home(), legs_per_pass=legs_per_pass, pinned_config=pinned_config, say=say
+    )
+    kept = keep(Measured(timings=found.timings, rates=found.rates), home(), shapes=False)
+    document = kept.to_json() | {"seconds": found.seconds}
+    typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(kept.lines()))
 
 
 def _answer(question: Question, **_: object) -> None:

@@ -100,7 +100,8 @@ class Forecast:
         """Raises :class:`DoesNotFit` (exit 3) with the largest that fits and the price of each other way out."""
         if self.accepted:
             return
-        options = [option.line() for option in self.options if option.fits]
+        ways = [one for one in self.options if one.fits] or [one for one in self.options if one.possible]
+        options = [option.line() for option in ways]
         if len(self.shares) > 1:
             options.append(f"--leases {len(self.shares)} renders it in {len(self.shares)} leases of this length")
         if self.refused is None and self.allowed_leases and self.allowed_leases > 1 and self.shares:

@@ -20,7 +20,7 @@ class Fit(StrEnum):
 
     FITS = "fits"  # with every part at its upper end
     LIKELY = "likely"  # with every part at its typical value
-    UNKNOWN = "not known, it rests on a floor or on guesses"
+    UNKNOWN = "not known, a floor or guesses"
     TOO_LONG = "too long"
 
 

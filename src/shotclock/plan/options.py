@@ -35,7 +35,12 @@ class Option:
 
     @property
     def fits(self) -> bool:
-        """Within the lease at typical durations, as far as is known."""
+        """Within the lease at typical durations that were measured."""
+        return self.ledger.fit in (Fit.FITS, Fit.LIKELY)
+
+    @property
+    def possible(self) -> bool:
+        """Not known to be too long."""
         return self.ledger.fit is not Fit.TOO_LONG
 
     def line(self) -> str:

@@ -30,14 +30,14 @@ from shotclock.plan.cost import TEXT_TOKENS
 from shotclock.plan.key import attention_order, law_key
 from shotclock.plan.law import AUDIO_WEIGHT, LawKey, Sample, Timings, kind_of
 from shotclock.plan.rate import PhaseSample, Rates, units_of
-from shotclock.render.ahead import Machine, matrix_sample
+from shotclock.render.ahead import Machine, matrix_sample, read_room
 from shotclock.render.contexts import Contexts, connect
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.finish import Decoders, load_decoders, planned_tiling, sound
 from shotclock.render.media import write_clip
 from shotclock.render.page_cache import cached_share
 from shotclock.render.samplers import begin
-from shotclock.render.settings import TINY, tiny_models
+from shotclock.render.settings import DTYPES, TINY, device_name, pick_device, tiny_models
 from shotclock.render.text import TextEncoder
 from shotclock.schedule import Sampler, sigmas
 from shotclock.weights.checkpoint import CheckpointHeaders, Recipe, find_checkpoints, read_headers, recipe_for
@@ -103,6 +103,32 @@ class Bench:
             PhaseSample(phase=str(phase), units=units, seconds=seconds, run=self.run, cached_share=cached)
         )
         self.say(f"{phase}: {seconds:.3f} s")
+
+
+def calibrate_here(
+    models: str | None,
+    device: str | None,
+    dtype: str | None,
+    *,
+    home: Path,
+    legs_per_pass: int,
+    pinned_config: bool,
+    say: Callable[[str], None],
+) -> Calibration:
+    """:func:`calibrate` from what was said on the command line."""
+    where = pick_device(device)
+    machine = Machine(device=where, name=device_name(where), dtype=dtype_for(where, dtype), room=read_room(where))
+    headers = files_for(models, where, home, pinned_config=pinned_config)
+    return calibrate(machine, headers, legs_per_pass=legs_per_pass, pinned_config=pinned_config, say=say)
+
+
+def dtype_for(device: torch.device, name: str | None) -> torch.dtype:
+    """The named dtype, or the device's own as a render has it."""
+    if name is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in DTYPES:
+        raise RequestError(f"dtype {name!r}", allowed=" or ".join(DTYPES), way_out="leave it to the device")
+    return DTYPES[name]
 
 
 def calibrate(

@@ -41,7 +41,7 @@ class Preview:
         return {
             "plan": self.plan.model_dump(mode="json"),
             "accepted": self.forecast.accepted,
-            "refused": self.forecast.refused,
+            "refused_by_memory": self.forecast.refused,
             "largest": str(reach.largest.geometry) if reach.largest else None,
             "runner_up": str(reach.runner_up.geometry) if reach.runner_up else None,
             "leases": self.forecast.document.leases,
