@@ -9,9 +9,13 @@ from rich.console import Console
 
 from shotclock.events import Notice, PassBegins, PassEnds, Phase, PhaseBegins, PhaseEnds, Progress
 from shotclock.guidance import LegName
+from shotclock.plan.estimate import exactly
+from shotclock.plan.foreseen import Foreseen
+from shotclock.plan.law import LawKey
+from shotclock.plan.ledger import Basis, Ledger, Row
 from shotclock.plan.planner import Plan
 from shotclock.render.journal import Tick
-from shotclock.render.show import DECODE_RATE_SHARE, LiveBar, Outlook, PlainLines, clock_text
+from shotclock.render.show import LiveBar, Outlook, PlainLines, clock_text
 
 PLAN = Plan(
     request_sha256="",
@@ -37,37 +41,87 @@ PLAN = Plan(
 )
 
 
-def ended(index: int, last_s: float) -> Tick:
+KEY = LawKey(
+    device="cpu",
+    build="x",
+    model="x",
+    dtype="float32",
+    attention="sdpa",
+    quantisation="none",
+    launch="eager",
+    legs_per_pass=4,
+    stg_blocks=(2,),
+    gpus=1,
+)
+
+
+def foreseen(tail_s: float, verify_s: float) -> Foreseen:
+    """A forecast whose tail takes so long, and the verdict in it."""
+    verify = Row(name="verify", estimate=exactly(verify_s, "rate"), basis=Basis.RATE)
+    return Foreseen(
+        ledger=Ledger(lease_s=None, lease_source="none", reserve_s=2.0, rows=(verify,)),
+        law_key=KEY,
+        law_said=(),
+        law={},
+        tail=exactly(tail_s, "rate"),
+        closing=exactly(0.0, "rate"),
+        draft=exactly(0.0, "rate"),
+        reserve_s=2.0,
+        warm_up_passes=1,
+        warm_up_ratio=None,
+        leases=1,
+        memory=(),
+    )
+
+
+FORESEEN = PLAN.model_copy(update={"forecast": foreseen(30.0, 5.0)})
+
+
+def ended(index: int, last_s: float, t_s: float = 0.0) -> Tick:
     event = PassEnds(index=index, step=(index + 1) // 2, steps=10, legs=(LegName.COND,))
-    return Tick(event=event, t_s=0.0, last_s=last_s)
+    return Tick(event=event, t_s=t_s, last_s=last_s)
 
 
-def test_the_outlook_counts_the_decode() -> None:
-    """users.md row 23: when sampling is done, the decode is still left, at its share of the measured rate."""
-    outlook = Outlook(PLAN)
+def test_the_outlook_counts_the_tail() -> None:
+    """users.md row 23: when sampling is done, decode and verdict are left, as long as the plan expects."""
+    outlook = Outlook(FORESEEN)
     assert outlook.left_s(0.0) is None
     for index in range(1, 21):
-        outlook.see(ended(index, 2.0))
-        decode_s = 3000 / (1000 / (2 * 2.0) * DECODE_RATE_SHARE)
-        assert outlook.left_s(0.0) == pytest.approx((20 - index) * 2.0 + decode_s)
-    assert outlook.left_s(0.0) > 0
+        outlook.see(ended(index, 2.0, t_s=2.0 * index))
+        assert outlook.left_s(2.0 * index) == pytest.approx((20 - index) * 2.0 + 30)
+    assert outlook.left_s(50.0) == pytest.approx(20)
+    assert outlook.left_s(500.0) == 0
 
 
 def test_one_slow_pass_does_not_move_the_outlook() -> None:
     """users.md row 15: the first pass compiles; the median of the others is what is left to pay."""
-    outlook = Outlook(PLAN)
+    outlook = Outlook(FORESEEN)
     for index, seconds in enumerate([58.0, 6.0, 6.0, 6.0], 1):
         outlook.see(ended(index, seconds))
-    assert outlook.left_s(0.0) == pytest.approx(16 * 6 + 3000 / (1000 / 12 * DECODE_RATE_SHARE))
+    assert outlook.left_s(0.0) == pytest.approx(16 * 6 + 30)
+
+
+def test_a_resumed_render_has_only_the_rest_left() -> None:
+    """The first pass of the second attempt is number 16 of 20."""
+    outlook = Outlook(FORESEEN)
+    outlook.see(ended(16, 6.0))
+    assert outlook.left_s(0.0) == pytest.approx(4 * 6 + 30)
+
+
+def test_a_plan_without_a_forecast_counts_its_passes_only() -> None:
+    """Those of an older version."""
+    outlook = Outlook(PLAN)
+    outlook.see(ended(1, 2.0))
+    assert outlook.left_s(0.0) == pytest.approx(19 * 2)
 
 
 def test_the_decode_is_told_by_its_own_progress() -> None:
-    """Half the frames in 8 s: 8 s are left."""
-    outlook = Outlook(PLAN)
+    """Half the frames in 8 s: 8 s are left, and the verdict."""
+    outlook = Outlook(FORESEEN)
     outlook.see(ended(1, 2.0))
     outlook.see(Tick(event=PhaseBegins(phase=Phase.DECODE_VIDEO), t_s=100.0, last_s=None))
     outlook.see(Tick(event=Progress(phase=Phase.DECODE_VIDEO, done=5, total=10), t_s=108.0, last_s=None))
-    assert outlook.left_s(108.0) == pytest.approx(8.0)
+    assert outlook.left_s(108.0) == pytest.approx(8.0 + 5.0)
 
 
 @pytest.mark.parametrize(

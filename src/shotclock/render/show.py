@@ -1,6 +1,6 @@
 """What a person sees while a render runs: a live bar on a terminal, plain lines elsewhere.
 
-Listens to ticks; decides nothing. The remaining time counts the decode too.
+Listens to ticks; decides nothing. The remaining time counts the decode and the verdict too.
 """
 
 from __future__ import annotations
@@ -15,27 +15,32 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from shotclock.events import Notice, PassBegins, PassEnds, Phase, PhaseBegins, PhaseEnds
 from shotclock.events import Progress as Progressed
 from shotclock.plan.planner import Plan
+from shotclock.plan.pricing import VERIFY
 from shotclock.render.journal import Tick
-
-# Decoders run convolutions at a lower rate than the transformer its matrix products; measured rates replace this as
-# soon as the decode moves. A guess: nobody has measured it.
-DECODE_RATE_SHARE = 0.3
 
 
 class Outlook:
-    """Seconds left of a render: passes at the median of those measured, then the decode by its share of arithmetic."""
+    """Seconds left of a render: passes at the median of those measured, then the tail that the plan expects.
+
+    A plan without a forecast, as older versions wrote, counts its passes only.
+    """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._passes = plan.passes
+        self._tail_s = 0.0 if plan.forecast is None else plan.forecast.tail.typical_s
+        self._after_decode_s = 0.0 if plan.forecast is None else plan.forecast.ledger.row(VERIFY).typical_s
         self._pass_s: list[float] = []
+        self._ended = 0  # index of the last pass that ended, earlier attempts' included
+        self._ended_s = 0.0
         self._decode_began_s: float | None = None
         self._decoded = 0.0
 
     def see(self, tick: Tick) -> None:
         """Take a tick into account."""
         match tick.event:
-            case PassEnds() if tick.last_s is not None:
+            case PassEnds(index=index) if tick.last_s is not None:
                 self._pass_s.append(tick.last_s)
+                self._ended, self._ended_s = index, tick.t_s
             case PhaseBegins(phase=Phase.DECODE_VIDEO):
                 self._decode_began_s = tick.t_s
             case Progressed(phase=Phase.DECODE_VIDEO, done=done, total=total):
@@ -46,14 +51,13 @@ class Outlook:
     def left_s(self, now_s: float) -> float | None:
         """Seconds left at ``now_s``; None before the first pass has ended."""
         if self._decode_began_s is not None and self._decoded:
-            return (now_s - self._decode_began_s) * (1 / self._decoded - 1)
+            return (now_s - self._decode_began_s) * (1 / self._decoded - 1) + self._after_decode_s
         if not self._pass_s:
             return None
-        typical_s = statistics.median(self._pass_s)
-        passes_per_step = self._plan.passes / self._plan.steps
-        rate = self._plan.step_flops / (typical_s * passes_per_step)
-        decode_s = self._plan.decode_flops / (rate * DECODE_RATE_SHARE)
-        return (self._plan.passes - len(self._pass_s)) * typical_s + decode_s
+        left = self._passes - self._ended
+        if not left:
+            return max(self._tail_s - (now_s - self._ended_s), 0.0)
+        return left * statistics.median(self._pass_s) + self._tail_s
 
 
 class Joined:
