@@ -141,9 +141,8 @@ class Turns:
     """Rotary angles of a box: head values split over frame, row and column (16, 24, 24 of 64), in adjacent pairs."""
 
     def __init__(self, box: Box, head_dim: int, device: torch.device) -> None:
-        sides = 2 * ((head_dim - head_dim // 4 // 2 * 2) // 4)
         axes = []
-        for part, width in zip(box, (head_dim - 2 * sides, sides, sides), strict=True):
+        for part, width in zip(box, turned(head_dim), strict=True):
             exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
             frequencies = (1.0 / THETA**exponents).float().to(device)
             positions = torch.arange(part.start, part.stop, dtype=torch.float32, device=device)
@@ -156,6 +155,12 @@ class Turns:
         shape = len(f), len(h), len(w), -1
         spread = (f[:, None, None].expand(shape), h[:, None].expand(shape), w.expand(shape))
         return torch.cat(spread, dim=-1)
+
+
+def turned(head_dim: int) -> Shape:
+    """Values of a head that turn with frame, row and column: a quarter, and half the rest each, whole pairs of each."""
+    sides = -(-(head_dim - head_dim // 4 // 2 * 2) // 4) * 2
+    return head_dim - 2 * sides, sides, sides
 
 
 def turn(x: Float[Tensor, "f h w heads d"], angles: Float[Tensor, "f h w half"]) -> Float[Tensor, "f h w heads d"]:

@@ -25,15 +25,15 @@ DECODER: Mapping[str, Any] = {
     "in_channels": 128,
     "out_channels": 3,
     "patch_size": 4,
-    "head_dim": 8,
+    "head_dim": 16,
     "t_emb_dim": 16,
     "default_num_inference_steps": 1,
     "timestep_scale_multiplier": 1000.0,
-    "stage_channels": [32, 16, 8, 8, 8],
+    "stage_channels": [64, 32, 16, 16, 16],
     "stage_depths": [1, 1, 1, 1, 2],
     "stage_kernels": [[3, 3, 3], [3, 3, 3], [3, 3, 3], [3, 3, 3], [3, 3, 3]],
     "stage5_kernel": [3, 5, 5],
-    "stage5_channels": 8,
+    "stage5_channels": 16,
     "upsamples": [[[1, 2, 2], 2], [[2, 1, 1], 2], [[2, 2, 2], 1], [[2, 2, 2], 1]],
 }
 DIFFUSION_VAE: Mapping[str, Any] = {
