@@ -44,5 +44,5 @@ goldens: .venv/installed-dev  ## run every golden case of a folder: make goldens
 	@touch $@
 
 .venv/installed-dev: .venv/installed
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install -c constraints.txt -e '.[dev,report]'
 	@touch $@

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +29,15 @@ QUIET = (
     "--autoplay-policy=no-user-gesture-required",
     "--remote-debugging-pipe",
 )
+# Chromium reads file descriptor 3 and writes 4; a child that threads of this process cannot disturb puts them there.
+PLACE = """
+import os, sys
+spare = [os.dup(int(number)) for number in sys.argv[1:3]]
+for number, target in zip(spare, (3, 4)):
+    os.dup2(number, target)
+    os.set_inheritable(target, True)  # also where it was there already
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_browser() -> str | None:
@@ -42,15 +52,10 @@ class Browser:
         to_read, self._to_write = os.pipe()
         self._to_read, to_write = os.pipe()
 
-        def place() -> None:  # Chromium reads file descriptor 3 and writes 4
-            spare = os.dup(to_read), os.dup(to_write)
-            os.dup2(spare[0], 3)
-            os.dup2(spare[1], 4)
-
+        options = [*QUIET, f"--user-data-dir={scratch / 'profile'}", "about:blank"]
         self._process = subprocess.Popen(
-            [program, *QUIET, f"--user-data-dir={scratch / 'profile'}", "about:blank"],
-            preexec_fn=place,
-            close_fds=False,
+            [sys.executable, "-c", PLACE, str(to_read), str(to_write), program, *options],
+            pass_fds=(to_read, to_write),
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -179,7 +179,7 @@ def memory(attempt_seconds: Iterable[float], *, start_gib: float = 4.75, device:
                     "device_total_bytes": int(119.6 * GIB) if device else None,
                     "device_utilisation": 0.97 if device else None,
                     "device_clock_mhz": 2400.0 - second % 7 if device else None,
-                    "throttle": ["power cap"] if device and second > 900 else None,
+                    "throttle": ["power cap"] if device and second > 800 else None,
                 }
             )
     return "".join(json.dumps(line) + "\n" for line in lines)

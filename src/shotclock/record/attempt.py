@@ -30,7 +30,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeen:
-    """A transformer pass; ``seconds`` is None where it was launched and no line says that it ended."""
+    """A transformer pass; ``seconds`` is None where it was announced and no line says that it ended."""
 
     index: int
     step: int
@@ -81,6 +81,7 @@ class StopSeen:
     terms: tuple[tuple[str, float], ...]
     sum_s: float | None
     budget_s: float | None
+    way_out: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class Attempt:
 
     @property
     def in_flight(self) -> PassSeen | None:
-        """The pass that was launched and of which no line says that it ended."""
+        """The pass that was announced and of which no line says that it ended; a stop refuses it before its launch."""
         return self.passes[-1] if self.passes and self.passes[-1].seconds is None else None
 
     @property

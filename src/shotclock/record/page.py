@@ -141,7 +141,9 @@ def _stop_alert(last: Attempt) -> Alert:
     assert last.stop is not None, "a stop says why"
     stop = last.stop
     lines = [f"{stop.reason[:1].upper()}{stop.reason[1:]}."]
-    if stop.exit_code == RESUMABLE:
+    if stop.way_out:
+        lines.append(f"Way out: {without_paths(stop.way_out)}")
+    elif stop.exit_code == RESUMABLE:
         lines.append("Way out: `shotclock resume RUN` goes on from the newest snapshot.")
     rows = [(name, seconds_text(seconds)) for name, seconds in stop.terms]
     rows += [("sum", seconds_text(stop.sum_s))] if stop.sum_s is not None else []
@@ -155,7 +157,7 @@ def _silent_alert(last: Attempt) -> Alert:
     if seen := last.in_flight:
         legs = " + ".join(seen.legs)
         lines.append(
-            f"In flight was pass {seen.index}, step {seen.step} of {seen.steps} ({legs}), launched and not ended."
+            f"In flight was pass {seen.index}, step {seen.step} of {seen.steps} ({legs}), announced and not ended."
         )
     elif last.phase:
         lines.append(f"The phase {last.phase} had begun and not ended.")

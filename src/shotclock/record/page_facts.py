@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import nan
 from pathlib import PurePosixPath
 from typing import Any
@@ -40,8 +41,8 @@ PATH_OPTIONS = {"transformer": "FILE", "text-encoder": "FILE", "video-vae": "FIL
 PATH_OPTIONS |= {"models": "DIR", "run": "DIR", "contexts": "FILE"}
 BUILT_IN = ("tiny", "pocket")
 WORDS_OPTIONS = ("negative-prompt",)  # what --private hides beside the prompt
-NOTHING = "0 s"
-NOT_PROVENANCE = {"event", "command", "files", "law_key", "t_s"}
+NOTHING, TOGETHER = "0 s", "together"
+NOT_PROVENANCE = {"event", "command", "files", "law_key", "t_s", "attempt", "resumed_from"}
 PRIVATE = "(kept private)"
 
 
@@ -53,7 +54,7 @@ def request_section(run: RunSeen, *, private: bool) -> Section:
     facts = [
         Fact(label="size", value=f"{asked.width} x {asked.height}"),
         Fact(label="frames", value=f"{asked.frames}", note=_length(asked)),
-        Fact(label="rate", value=f"{asked.fps} a second"),
+        Fact(label="rate", value=f"{asked.fps} fps"),
         Fact(label="seed", value=f"{asked.seed}"),
         Fact(label="steps", value=f"{asked.steps}"),
         Fact(
@@ -106,8 +107,9 @@ def memory_section(run: RunSeen) -> Section:
         "host": [sample.host_used_bytes for sample in samples],
         "device": [sample.device_used_bytes for sample in samples],
     }
+    ends = [place for place, (one, two) in enumerate(pairwise(samples)) if one.attempt != two.attempt]
     curves = [
-        Curve(label=name, t_s=t_s, y=tuple(nan if used is None else used / GIB for used in values))
+        Curve(label=name, t_s=t_s, y=tuple(nan if used is None else used / GIB for used in values)).broken(ends)
         for name, values in series.items()
         if any(used is not None for used in values)
     ]
@@ -158,7 +160,7 @@ def _memory_notes(samples: Sequence[MemorySample], attempts: int) -> tuple[str, 
     if throttled := Counter(sample.throttle for sample in samples if sample.throttle):
         said = ", ".join(f"{reason} ({count:,})" for reason, count in throttled.most_common(4))
         notes.append(f"Throttled in {sum(throttled.values()):,} samples: {said}.")
-    return tuple(notes)
+    return (" ".join(notes),)
 
 
 def planned_section(run: RunSeen) -> Section:
@@ -201,8 +203,11 @@ def _time_table(forecast: ForecastSeen, run: RunSeen) -> Table:
     if denoise := [row for row in forecast.ledger.rows if row.name in DENOISE_ROWS]:
         rows.append(_time_row("denoise, with warm-up", denoise, (DENOISE,), took))
     rows += [_time_row(row.name, [row], ROW_PHASES[row.name], took) for row in _after(forecast)]
+    foreseen = {phase for row in forecast.ledger.rows for phase in ROW_PHASES.get(row.name, ())} | {DENOISE}
+    unplanned = Missing(reason="the plan has no row for it")
+    rows += [(phase, unplanned, "-", seconds_text(took[phase]), "-", "-") for phase in took if phase not in foreseen]
     total = [row for row in forecast.ledger.rows if row.name in ROW_PHASES or row.name in DENOISE_ROWS]
-    rows.append(_time_row("together", total, tuple(took), took))
+    rows.append(_time_row(TOGETHER, total, tuple(took), took))
     return Table(
         head=("part", "planned", "between", "measured", "off by", "planned by"),
         rows=tuple(row for row in rows if row[1] != NOTHING or not isinstance(row[3], Missing)),
@@ -226,7 +231,7 @@ def _time_row(name: str, rows: Sequence[RowSeen], phases: Sequence[str], took: M
     ran = [took[phase] for phase in phases if phase in took]
     measured: Cell = seconds_text(sum(ran)) if ran else Missing(reason="this phase did not run")
     off = percent_text(sum(ran) / planned - 1, signed=True) if ran and planned else "-"
-    basis = ", ".join(dict.fromkeys(row.basis or row.estimate.source for row in rows))
+    basis = "sum" if name == TOGETHER else ", ".join(dict.fromkeys(row.basis or row.estimate.source for row in rows))
     between = f"{seconds_text(low).removesuffix(' s')} to {seconds_text(high)}"
     return name, seconds_text(planned), between, measured, off, basis
 
@@ -250,7 +255,9 @@ def provenance_section(run: RunSeen) -> Section:
     if first is None:
         return Section(name="provenance", title="Provenance", missing=Missing(reason="there is no events.jsonl"))
     rows: list[tuple[Cell, ...]] = [
-        (_name(key), _value(value)) for key, value in first.items() if key not in NOT_PROVENANCE
+        (_name(key), _moment(value) if key == "utc" else _value(value))
+        for key, value in first.items()
+        if key not in NOT_PROVENANCE
     ]
     clip: Cell = run.clip_sha256 or Missing(reason="there is no clip.mp4")
     rows.append(("clip sha256", clip))
@@ -287,18 +294,23 @@ def _files_table(files: Mapping[str, Any], digests: Mapping[str, Cell]) -> Table
                 digests.get(role, Missing(reason="no record hashed it")),
             )
         )
+    head = ("role", "file", "bytes", "tensors", "version", "sha256")
+    shown = [place for place in range(len(head)) if any(not isinstance(row[place], Missing) for row in rows)]
+    absent = {head[place]: rows[0][place] for place in range(len(head)) if place not in shown}
+    notes = [f"{name}: not recorded ({cell.reason})." for name, cell in absent.items() if isinstance(cell, Missing)]
     return Table(
         title="Weights",
-        head=("role", "file", "bytes", "tensors", "version", "sha256"),
-        rows=tuple(rows),
-        numbers=(2, 3),
+        head=tuple(head[place] for place in shown),
+        rows=tuple(tuple(row[place] for place in shown) for row in rows),
+        numbers=tuple(shown.index(place) for place in (2, 3) if place in shown),
+        note=" ".join(notes),
     )
 
 
 def _attempts_table(run: RunSeen) -> Table:
     rows = tuple(
         (
-            str(attempt.number),
+            f"attempt {attempt.number}",
             _moment(attempt.begins.get("utc")),
             without_paths(str(attempt.begins.get("resumed_from") or "the beginning")),
             duration_text(attempt.last_s),
@@ -307,7 +319,7 @@ def _attempts_table(run: RunSeen) -> Table:
         )
         for attempt in run.timeline.attempts
     )
-    return Table(title="Attempts", head=("attempt", "began", "went on from", "took", "ended", "seam"), rows=rows)
+    return Table(title="Attempts", head=("", "began", "went on from", "took", "ended", "seam"), rows=rows, numbers=(3,))
 
 
 def _moment(utc: Any) -> Cell:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
-from shotclock.record.figures import significant
+from shotclock.record.figures import bytes_text, significant
 from shotclock.record.seen import Missing
 from shotclock.record.views import Alert, Cell, Table
 
@@ -53,7 +54,7 @@ def record_tables(record: Record | Missing) -> Iterator[Table]:
     rows: list[tuple[Cell, ...]] = [
         ("id", _text(at(run or {}, "id"))),
         ("began", _text(at(metadata or {}, "startedOn"))),
-        ("built by", _text(at(record, "predicate", "runDetails", "builder", "id"))),
+        ("built by", unquote(str(at(record, "predicate", "runDetails", "builder", "id") or NOT_TOLD.reason))),
         ("other implementation", f"{oracle.get('status', 'PENDING')}: {oracle.get('reason', 'none has run')}"),
         ("clip packets sha256", _packets(record)),
     ]
@@ -100,6 +101,8 @@ def _fact(fact: Any) -> Cell:
     if value is None:
         return Missing(reason=str(at(fact, "reason") or NOT_TOLD.reason))
     shown = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if at(fact, "unit") == "B" and isinstance(value, int):
+        return bytes_text(value)
     if isinstance(value, float):
         shown = significant(value, 6)
     return f"{shown} {at(fact, 'unit') or ''}".rstrip()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from math import nan
 
 from shotclock.record.attempt import Attempt, PassSeen, ProjectionSeen, Timeline
@@ -25,10 +26,18 @@ TONES = {  # of phases, as numbers of the style sheet's series; 0 is grey
     "load-decoders": 4,
     "encode": 5,
     "connect": 5,
+    "condition": 5,
     "snapshot": 6,
     "verify": 6,
 }
-GROUPS = {1: "denoise", 2: "decode video", 3: "decode audio", 4: "load weights", 5: "text", 6: "snapshots, verdict"}
+GROUPS = {
+    1: "denoise",
+    2: "decode video",
+    3: "decode audio",
+    4: "load weights",
+    5: "text, conditions",
+    6: "snapshots, verdict",
+}
 OTHER = "other"
 
 
@@ -45,7 +54,7 @@ def time_section(run: RunSeen) -> Section:
     covered_s = sum(map(sum, totals.values()))
     rows: list[tuple[Cell, ...]] = [
         (
-            f"{phase}, {len(spans)} times" if len(spans) > 1 else phase,
+            f"{phase}, in {len(spans)} parts" if len(spans) > 1 else phase,
             seconds_text(sum(spans)),
             percent_text(sum(spans) / wall_s) if wall_s else Missing(reason="no time went by"),
         )
@@ -165,12 +174,10 @@ def _passes_notes(timeline: Timeline) -> tuple[str, ...]:
     ]
     if any(attempt.warm_up_passes is None for attempt in timeline.attempts if attempt.passes):
         notes.append("The log does not say how many passes warm up: the first of each attempt is taken as one.")
-    flying = [attempt.in_flight for attempt in timeline.attempts]
-    notes += [
-        f"Launched and never seen to end: pass {seen.index}, step {seen.step} of {seen.steps} ({kind_of(seen)})."
-        for seen in flying
-        if seen
-    ]
+    for attempt in timeline.attempts:
+        if seen := attempt.in_flight:
+            how = "Announced and refused before its launch" if attempt.stop else "Announced and never seen to end"
+            notes.append(f"{how}: pass {seen.index}, step {seen.step} of {seen.steps} ({kind_of(seen)}).")
     done = [(seen.step, leg) for seen in timeline.passes if seen.seconds is not None for leg in seen.legs]
     if again := len(done) - len(set(done)):
         notes.append(f"{again:,} forwards ran again in a later attempt, because no snapshot held them.")
@@ -194,6 +201,7 @@ def projection_section(run: RunSeen) -> Section:
         reason = "no Projected line is in events.jsonl: nobody projected this run's end"
         return Section(name="lease", title="Lease", missing=Missing(reason=reason))
     known = [(start, seen) for start, _, seen in placed if seen.total_s is not None]
+    ends = [place for place, (one, two) in enumerate(pairwise(known)) if one[0] != two[0]]
     last_start, last_attempt, last = placed[-1]
     ended = last_attempt.ended is not None
     end_s = last_start + last_attempt.last_s if ended else None
@@ -209,7 +217,7 @@ def projection_section(run: RunSeen) -> Section:
         name="lease",
         title="Lease",
         lead=_lease_lead(last, last_attempt),
-        plot=draw_projection(total, high, budgets, end_s) if known else None,
+        plot=draw_projection(total.broken(ends), high.broken(ends), budgets, end_s) if known else None,
         facts=_lease_facts(last),
         tables=(_projection_table(placed),),
         notes=(
@@ -239,7 +247,7 @@ def _lease_facts(last: ProjectionSeen) -> tuple[Fact, ...]:
     unsaid = Missing(reason="nobody could say")
     lease: Cell = Missing(reason="no lease was given") if last.budget_s is None else duration_text(last.budget_s)
     return (
-        Fact(label="lease", value=lease, note="from the beginning of the attempt"),
+        Fact(label="lease", value=lease, note="" if last.budget_s is None else "from the beginning of the attempt"),
         Fact(
             label="last projection",
             value=unsaid if last.total_s is None else duration_text(last.total_s),

@@ -7,6 +7,7 @@ values give the same text.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ SETTINGS = {
     "lines.linewidth": 1.8,
     "legend.frameon": False,
 }
-LEGEND_LETTERS = 130  # of all labels together, that still fit beside each other on a desk
+LEFT, RIGHT, TOP, BOTTOM, AXIS_LABEL, LEGEND_ROW = 46, 16, 26, 24, 18, 20  # pixels around the axes
 FAR = 3.0  # a lease that ends this many times later than the run is named, not drawn to scale
 COLUMNS = 600  # of a wave form or a thinned series
 SPECTRUM_SAMPLES, DARKEST_DB = 1024, 90.0
@@ -100,6 +101,14 @@ class Curve:
     label: str
     t_s: tuple[float, ...]
     y: tuple[float, ...]
+
+    def broken(self, after: Sequence[int]) -> Curve:
+        """With a gap behind each of these points, where another attempt begins."""
+        t_s, y = list(self.t_s), list(self.y)
+        for place in sorted(after, reverse=True):
+            t_s.insert(place + 1, t_s[place])
+            y.insert(place + 1, math.nan)
+        return Curve(label=self.label, t_s=tuple(t_s), y=tuple(y))
 
 
 def draw_passes(dots: Sequence[Dots], median_s: float | None, breaks: Sequence[float]) -> Plot:
@@ -194,7 +203,7 @@ def draw_sound(samples: Float[np.ndarray, "c n"], rate_hz: int) -> Plot:
     def draw(figure: Figure, phone: bool) -> None:
         rows = len(channels)
         heights = [*([1.0] * rows), 2.2]
-        every = figure.subplots(rows + 1, 1, sharex=True, gridspec_kw={"height_ratios": heights, "hspace": 0.16})
+        every = figure.subplots(rows + 1, 1, sharex=True, gridspec_kw={"height_ratios": heights, "hspace": 0.46})
         for axes, channel, name in zip(every, finite, ("left", "right") if rows > 1 else ("mono",), strict=False):
             low, high = envelope(channel, COLUMNS // 2 if phone else COLUMNS)
             x = np.linspace(0, seconds, len(low))
@@ -213,7 +222,7 @@ def draw_sound(samples: Float[np.ndarray, "c n"], rate_hz: int) -> Plot:
         _clock(below.xaxis, seconds, 5 if phone else 9)
         _title(below, f"spectrogram, kHz, {DARKEST_DB:.0f} dB down to black")
 
-    return _plot("sound", f"Wave form and spectrogram of {seconds:.2f} s of sound", draw, heights=(340, 340))
+    return _plot("sound", f"Wave form and spectrogram of {seconds:.2f} s of sound", draw, heights=(390, 390))
 
 
 def envelope(wave: Float[np.ndarray, " n"], columns: int) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
@@ -256,9 +265,9 @@ def _plot(name: str, says: str, draw: Draw, *, heights: tuple[int, int]) -> Plot
     for width, height, phone in ((NARROW, heights[0], True), (WIDE, heights[1], False)):
         with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]  # its stubs list every key as a type of its own
             figure = Figure(figsize=(width / PIXELS_AN_INCH, height / PIXELS_AN_INCH), dpi=PIXELS_AN_INCH)
-            figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.06)
             FigureCanvasSVG(figure)
             draw(figure, phone)
+            _place(figure, height)
             file = io.StringIO()
             nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
             figure.savefig(file, format="svg", metadata=nothing, dpi=PIXELS_AN_INCH * SHARP)
@@ -299,7 +308,23 @@ def _clock(axis: object, longest_s: float, ticks: int) -> None:
 
 
 def _legend(figure: Figure, axes: Axes, phone: bool) -> None:
+    """Below the axes, in as many columns as fit; the figure grows by its rows."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
-        fit = len(labels) if sum(map(len, labels)) + 6 * len(labels) < LEGEND_LETTERS else 2
-        figure.legend(handles, labels, loc="outside lower left", ncols=1 if phone else fit, fontsize=LETTERS)
+    if len(labels) < 2:
+        return
+    longest = max(map(len, labels)) * LETTERS * 0.56 + 52  # pixels of a letter, and of the handle before it
+    columns = max(1, min(len(labels), int((NARROW if phone else WIDE) / longest)))
+    rows = -(-len(labels) // columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + rows * LEGEND_ROW / PIXELS_AN_INCH)
+    figure.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 0), ncols=columns, borderaxespad=0)
+
+
+def _place(figure: Figure, plain_height: int) -> None:
+    """The same margins in pixels for every plot, so that their axes begin below each other.
+
+    What the figure is higher than ``plain_height`` belongs to the legend.
+    """
+    width, height = figure.get_size_inches() * PIXELS_AN_INCH
+    below = BOTTOM + (AXIS_LABEL if any(axes.get_xlabel() for axes in figure.axes) else 0) + height - plain_height
+    figure.subplots_adjust(left=LEFT / width, right=1 - RIGHT / width, bottom=below / height, top=1 - TOP / height)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from shotclock import __version__
 from shotclock.record.page import make_page
@@ -38,9 +37,9 @@ def write_report(folder: Path, *, embed_limit_bytes: int = EMBED_LIMIT_BYTES, pr
     return path
 
 
-def with_code(text: str) -> Markup:
-    """Text with what stands between backticks set as code; all of it is escaped first."""
-    return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
+def spoken(text: str) -> list[tuple[str, bool]]:
+    """A text in parts, and whether each stood between backticks, to be set as code."""
+    return [(part, place % 2 == 1) for place, part in enumerate(CODE.split(text)) if part]
 
 
 def fill(template: str, **values: Any) -> str:
@@ -55,7 +54,7 @@ def fill(template: str, **values: Any) -> str:
     )
     environment.tests["missing"] = lambda value: isinstance(value, Missing)
     environment.tests["digest"] = lambda value: DIGEST.fullmatch(value) is not None
-    environment.filters["code"] = with_code
+    environment.filters["spoken"] = spoken
     loader = environment.loader
     assert loader is not None, "the package holds its templates"
     style, script = (

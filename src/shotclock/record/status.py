@@ -79,7 +79,9 @@ class Status:
         if seen is None:
             return None
         last = f", the last took {seconds_text(self.last_pass.seconds)}" if self.last_pass else ""
-        flight = f"pass {seen.index} in flight" if self.pass_in_flight else f"pass {seen.index} ended"
+        flight = f"pass {seen.index} ended"
+        if self.pass_in_flight:
+            flight = f"pass {seen.index} {'refused' if self.standing is Standing.STOPPED else 'in flight'}"
         return f"step {seen.step}/{seen.steps}, {flight} ({' + '.join(seen.legs)}){last}"
 
     def _projection_line(self) -> str | None:

@@ -221,6 +221,7 @@ def _stop(line: Mapping[str, Any]) -> StopSeen:
         terms=tuple((str(term["name"]), _require(term, "seconds")) for term in line.get("terms") or ()),
         sum_s=number(line, "sum_s"),
         budget_s=number(line, "budget_s"),
+        way_out=str(line["way_out"]) if line.get("way_out") else None,
     )
 
 

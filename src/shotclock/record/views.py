@@ -12,7 +12,7 @@ from shotclock.record.plots import Plot
 from shotclock.record.seen import Missing
 
 Cell = str | Missing
-NARROW_COLUMNS = 4  # that still fit on a phone
+NARROW_COLUMNS, NARROW_LETTERS = 4, 44  # of a row that still fits on a phone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,15 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     numbers: tuple[int, ...] = ()
     title: str = ""
+    note: str = ""
 
     @property
     def form(self) -> str:
         """Of the style sheet: plain, pairs or cards."""
-        if len(self.head) > NARROW_COLUMNS:
-            return "cards"
-        return "plain" if self.numbers else "cards pairs"
+        if len(self.head) == 2 and not self.numbers:
+            return "cards pairs"
+        longest = max((sum(len(cell) for cell in row if isinstance(cell, str)) for row in self.rows), default=0)
+        return "cards" if len(self.head) > NARROW_COLUMNS or longest > NARROW_LETTERS else "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
