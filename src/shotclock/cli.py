@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
@@ -21,11 +23,17 @@ import typer
 from rich.console import Console
 
 from shotclock import __version__
+from shotclock.bench.command import bench
 from shotclock.errors import RequestError, ShotclockError
 from shotclock.record.command import Question
 from shotclock.record.command import app as records
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
+    from shotclock.govern.meter import Reading
+    from shotclock.lease import Lease
+    from shotclock.record.status import Status
     from shotclock.render.job import Judged, Outcome
     from shotclock.render.run import Terms
 
@@ -217,6 +225,90 @@ def resume(
 
 
 @app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="Folder of a render, running or not.")],
+    once: Annotated[bool, typer.Option("--once", help="Say how it stands and end.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between looks.", min=0.1)] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a render from another terminal, from its folder alone; ends when the render does."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from shotclock.record.status import Standing, read_status
+
+    def look() -> Status:
+        return read_status(run, now_s=time.time())
+
+    if once or as_json:
+        seen = look()
+        typer.echo(json.dumps(seen.to_json(), sort_keys=True) if as_json else "\n".join(seen.lines()))
+        return
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            seen = look()
+            live.update(Text("\n".join(seen.lines())), refresh=True)
+            if seen.standing is not Standing.RUNNING:
+                return
+            time.sleep(every)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def govern(
+    command: Annotated[list[str], typer.Argument(help="Program with its arguments, after --.")],
+    lease: Lease_ = None,
+    lease_end: LeaseEnd = None,
+    tick: Annotated[
+        str | None,
+        typer.Option(help="Expression with groups done and total in its output.", show_default="our event lines"),
+    ] = None,
+    total: Annotated[int | None, typer.Option(help="Units in all, where the output does not say.", min=1)] = None,
+    tail: Annotated[float, typer.Option(help="Seconds that follow the last unit.", min=0)] = 0.0,
+    samples: Annotated[Path | None, typer.Option(help="Keep a memory reading a second in this file.")] = None,
+) -> None:
+    """Run any program under a lease: ended with its whole process group where it cannot finish in time."""
+    began_s = time.monotonic()
+    import torch
+
+    from shotclock.device import default_device
+    from shotclock.govern import meter, supervise
+    from shotclock.plan.estimate import around
+    from shotclock.plan.ledger import default_reserve_s
+
+    found = _lease(began_s, lease, lease_end)
+    for line in found.lines(began_s):
+        stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+    gauge = meter.Gauge(torch.device(default_device()))
+    length_s = found.length_s(began_s)
+    bounds = supervise.Bounds(
+        end_s=length_s,
+        tail=around(tail, 1.5, "--tail"),
+        reserve_s=default_reserve_s(length_s),
+        total=total,
+        floor_bytes=meter.default_floor_bytes(gauge.read().host_total_bytes),
+    )
+    reader = supervise.tick_reader(tick)
+    with ExitStack() as stack:
+        kept = stack.enter_context(samples.open("a")) if samples else None
+        ended = supervise.supervise(
+            command,
+            supervise.Watch(bounds, reader),
+            clock=time.monotonic,
+            gauge=gauge.read,
+            sample=lambda t_s, reading: _keep_sample(kept, t_s, reading),
+            out=sys.stdout.buffer,
+            say=lambda line: stderr.print(line, highlight=False, markup=False, soft_wrap=True),
+        )
+    raise typer.Exit(ended.exit_code)
+
+
+def _keep_sample(file: TextIO | None, t_s: float, reading: Reading) -> None:
+    if file is not None:
+        file.write(json.dumps({"t_s": t_s} | asdict(reading), sort_keys=True) + "\n")
+        file.flush()
+
+
+@app.command()
 def draft(
     run: Annotated[Path, typer.Argument(help="Folder of a render that has finished a step.")],
     models: Annotated[Path | None, typer.Option(help="Where the files are now, if they have moved.")] = None,
@@ -239,19 +331,10 @@ def _terms(
     accept_seam: bool = False,
 ) -> Terms:
     """The lease from flags and environment, read once, and what happens at its end."""
-    from shotclock.lease import Moment, resolve_lease
     from shotclock.plan.forecast import parse_leases
     from shotclock.render.run import Terms
 
-    end_time, job = os.environ.get("SLURM_JOB_END_TIME"), os.environ.get("SLURM_JOB_ID")
-    found = resolve_lease(
-        Moment(monotonic_s=time.monotonic(), wall=datetime.now(UTC)),
-        began_s=began_s,
-        length=lease,
-        end=lease_end,
-        slurm_end_time=end_time,
-        squeue_end=_squeue_end(job) if job is not None and end_time is None else None,
-    )
+    found = _lease(began_s, lease, lease_end)
     for name, value, allowed in (("on-overrun", on_overrun, ON_OVERRUN), ("rehearse", rehearse, REHEARSE)):
         if value not in allowed:
             raise RequestError(
@@ -264,6 +347,21 @@ def _terms(
         rehearse=rehearse,
         accept_seam=accept_seam,
         judge=_judge if verify else None,
+    )
+
+
+def _lease(began_s: float, length: str | None, end: str | None) -> Lease:
+    """Everything that says when the device goes; the earliest end counts."""
+    from shotclock.lease import Moment, resolve_lease
+
+    end_time, job = os.environ.get("SLURM_JOB_END_TIME"), os.environ.get("SLURM_JOB_ID")
+    return resolve_lease(
+        Moment(monotonic_s=time.monotonic(), wall=datetime.now(UTC)),
+        began_s=began_s,
+        length=length,
+        end=end,
+        slurm_end_time=end_time,
+        squeue_end=_squeue_end(job) if job is not None and end_time is None else None,
     )
 
 
@@ -433,4 +531,15 @@ def _answer(question: Question, **_: object) -> None:
         raise typer.Exit(found.exit_code)
 
 
+def _told(command: Callable[..., Question]) -> Callable[..., None]:
+    """A command that asks its question at once."""
+
+    @wraps(command)
+    def told(**options: object) -> None:
+        _answer(command(**options))
+
+    return told
+
+
 app.add_typer(records, name="record", result_callback=_answer)
+app.command("bench")(_told(bench))

@@ -13,6 +13,11 @@ import torch
 UNIFIED_SHARE = 0.9  # a device with at least this share of host memory has no memory of its own (lease.md, GB10)
 
 
+def default_device() -> str:
+    """CUDA where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def synchronise(device: torch.device) -> None:
     """Wait until the device has done all that was launched."""
     if device.type == "cuda":

@@ -194,12 +194,16 @@ class Governor:
                 )
                 self._next = index
             case StepEnds():
-                self._steps_ended += 1
+                self.step_ended()
             case PhaseBegins(phase=phase) if phase is TAIL_BEGINS:
                 return self._before_the_tail(t_s)
             case _:
                 pass
         return Go(projection=self.project(t_s))
+
+    def step_ended(self) -> None:
+        """A step is complete; said by :class:`StepEnds`, or by who has no state to show."""
+        self._steps_ended += 1
 
     def project(self, t_s: float) -> Projection:
         """Where the render ends, seen from ``t_s``."""
