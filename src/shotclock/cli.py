@@ -27,6 +27,7 @@ from shotclock.bench.command import bench
 from shotclock.errors import RequestError, ShotclockError
 from shotclock.record.command import Question
 from shotclock.record.command import app as records
+from shotclock.record.report_command import report
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -543,3 +544,4 @@ def _told(command: Callable[..., Question]) -> Callable[..., None]:
 
 app.add_typer(records, name="record", result_callback=_answer)
 app.command("bench")(_told(bench))
+app.command("report")(_told(report))
