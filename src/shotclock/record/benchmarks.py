@@ -146,7 +146,7 @@ def _notes(record: Record) -> Iterable[str]:
         yield f"  - superseded by {record.superseded_by or 'nothing'}: {record.why}"
     for warning in facts.warnings:
         yield f"  - warning: {warning}"
-    yield f"  - does not show: {'; '.join(facts.not_shown)}"
+    yield f"  - does not show: {'; '.join(record.not_shown)}"
 
 
 def _end(facts: RunFacts) -> str:

@@ -23,7 +23,7 @@ from shotclock.record.essence import packets_sha256
 from shotclock.record.facts import canonical, known, missing, sha256
 from shotclock.record.folder import read_folder
 from shotclock.record.machine import Machine
-from shotclock.record.notshown import not_shown
+from shotclock.record.notshown import PENDING, not_shown
 from shotclock.record.runfacts import METHOD, End, Oracle, RunFacts, Rung, Term
 from shotclock.record.statement import Statement, facts_of, refusal_statement, run_statement, verdict_statement
 from shotclock.rundir import write_aside
@@ -50,6 +50,11 @@ class Record:
     def id(self) -> str:
         """The run's id."""
         return self.facts.id
+
+    @property
+    def not_shown(self) -> tuple[str, ...]:
+        """What the run does not show, less the oracle that has run since."""
+        return tuple(one for one in self.facts.not_shown if self.oracle is None or one != PENDING)
 
     @property
     def status(self) -> str:

@@ -13,6 +13,7 @@ from shotclock.record.machine import Machine
 from shotclock.record.runfacts import RunFacts
 
 Line = Mapping[str, Any]
+PENDING = "no other implementation ran this workload: its figures are facts about this program alone (PENDING)"
 TINY = "tiny-"  # names of the built-in random model's files begin like this
 OFF = (  # scale, value that switches it off, what is then not shown
     ("cfg", 1, "classifier-free guidance is off in {stream}: nothing is shown about a guided render"),

@@ -54,7 +54,7 @@ def show_lines(record: Record, chain: Sequence[Record], earlier: Sequence[Record
     said += [f"rejected: {rung.line}" for rung in facts.rejected]
     said += [f"warning: {one}" for one in (*facts.warnings, *history_warnings(record, earlier))]
     said.append(f"oracle: {oracle_text(record)}")
-    return [*said, "this run does not show:", *(f"  - {one}" for one in facts.not_shown)]
+    return [*said, "this run does not show:", *(f"  - {one}" for one in record.not_shown)]
 
 
 def oracle_text(record: Record) -> str:
