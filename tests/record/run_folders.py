@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shotclock.record.facts import known, missing
+from shotclock.record.facts import canonical, known, missing
 from shotclock.record.machine import Machine
 
 PROMPT, NEGATIVE = "a red circle moves right", "smeared picture"
@@ -163,7 +163,7 @@ def make_run(
         weights = models / "ltx-transformer.safetensors"
         weights.write_bytes(b"weights")
         plan["files"] = {"transformer": {"path": str(weights), "bytes": 7, "tensors": 1, "model_version": "2.5.0"}}
-    (run / "request.json").write_text(json.dumps(request))
+    (run / "request.json").write_bytes(canonical(request))
     (run / "plan.json").write_text(json.dumps(plan))
     write_lines(run / "events.jsonl", events() if lines is None else lines)
     if memory:

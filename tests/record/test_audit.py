@@ -91,6 +91,12 @@ def test_a_changed_file_of_the_run_is_found(home: Path, tmp_path: Path, name: st
     assert any(said in one for one in broken), broken
 
 
+def test_forwards_that_were_not_planned_are_found(tmp_path: Path) -> None:
+    """A finished run with fewer forwards than its plan counted (users.md row 60)."""
+    write_record(make_run(tmp_path / "run", events(PASS_S[:7])), tmp_path, machine(), private=False)
+    assert any("32 forwards were planned, 28 distinct ones ran" in one for one in audited(tmp_path).broken)
+
+
 def test_lines_that_came_later_are_no_contradiction(home: Path, tmp_path: Path) -> None:
     """A resumed run appends to its logs; the older record still holds."""
     with (tmp_path / "run2" / "events.jsonl").open("a") as file:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import PASS_S, events, machine, make_run, verdict
+from run_folders import PASS_S, REQUEST, events, machine, make_run, verdict
 
 from shotclock.cli import main
+from shotclock.record.facts import canonical, sha256
 from shotclock.record.ledger import write_record
+from shotclock.record.recipes import read_recipe
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,6 +116,18 @@ def test_benchmarks_are_printed_or_written(ask: Any, tmp_path: Path) -> None:
     assert ask("benchmarks", "--root", str(ROOT))[1] == (ROOT / "BENCHMARKS.md").read_text()
     assert ask("benchmarks", "--root", str(tmp_path), "--write")[0] == 0
     assert "No record yet." in (tmp_path / "BENCHMARKS.md").read_text()
+
+
+def test_the_recipe_of_a_record_asks_for_its_request(ask: Any, tmp_path: Path) -> None:
+    """The digest of its request is that of the run; a private record has none to give."""
+    out = ask("recipe", "20261201T01")[1]
+    (tmp_path / "recipe.json").write_text(out)
+    recipe = read_recipe(tmp_path / "recipe.json")
+    assert recipe.request == REQUEST and recipe.request_sha256 == sha256(canonical(REQUEST))
+    assert (recipe.models, recipe.device, recipe.dtype) == (None, "cuda", "bfloat16")
+    ask("add", str(tmp_path / "killed"), "--private")
+    code, _, err = ask("recipe", "20261201T03")
+    assert code == 2 and "not private" in err
 
 
 def test_clips_without_media_are_refused(ask: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shotclock.errors import RequestError
+from shotclock.record.facts import canonical
 from shotclock.record.ledger import Ledger, Record, places, write_record
 
 LATER = "recorded after the run had ended, by another process"
@@ -107,6 +108,16 @@ def add(home: Path, run: Path, *, private: bool) -> Answer:
     entry = write_record(run, home, unseen(LATER), private=private)
     record = Ledger.of(home).find(str(entry["id"]))
     return Answer(lines=[line_of(record)], document=entry)
+
+
+def recipe(home: Path, name: str) -> Answer:
+    """The recipe that renders a recorded run once more."""
+    from shotclock.record.recipes import recipe_of
+    from shotclock.record.show import line_of
+
+    record = Ledger.of(home).find(name)
+    document = recipe_of(record.statement, line_of(record).split("  ")[0]).model_dump(mode="json")
+    return Answer(lines=canonical(document).decode().splitlines(), document=document)
 
 
 def benchmarks(root: Path, *, write: bool) -> Answer:

@@ -121,6 +121,14 @@ def add(
 
 
 @app.command()
+def recipe(name: Id, as_json: AsJson = False) -> Question:
+    """The recipe that renders a recorded run once more."""
+    from shotclock.record import answers
+
+    return Question(ask=lambda home: answers.recipe(home, name), as_json=as_json)
+
+
+@app.command()
 def benchmarks(
     root: Annotated[Path, typer.Option(help="A checkout of shotclock.")] = Path(),
     write: Annotated[bool, typer.Option("--write", help="Write BENCHMARKS.md there.")] = False,

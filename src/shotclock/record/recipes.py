@@ -5,6 +5,7 @@ The form on disk and the command that it stands for. Renders nothing; imports no
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from shotclock.record.facts import Strict, canonical, sha256
 
 FORMAT = "shotclock/recipe/1"
 TINY = "tiny"
+ADDED = ("prompts_sha256", "private")  # what a record adds to the request
 
 
 class Recipe(Strict):
@@ -84,6 +86,34 @@ def read_recipe(path: Path) -> Recipe:
             allowed=f"a recipe of format {FORMAT}",
             way_out="take one of recipes/",
         ) from None
+
+
+def recipe_of(statement: Mapping[str, Any], subject: str) -> Recipe:
+    """The recipe of a recorded run; raises :class:`RequestError` where the record does not hold its whole request."""
+    external = statement["predicate"]["buildDefinition"]["externalParameters"]
+    request = {name: value for name, value in external.items() if name not in ADDED}
+    facts = statement["predicate"]["shotclock_run"]
+    device, transformer = facts["checked"]["device"]["value"], facts["facts"].get("transformer", {}).get("value")
+    listed = [*statement["subject"], *statement["predicate"]["runDetails"]["byproducts"]]
+    digests = [one["digest"]["sha256"] for one in listed if one["name"] == "request.json"]
+    if sha256(canonical(request)) not in digests:
+        raise RequestError(
+            "the record does not hold the request as it was written",
+            allowed="a record of shotclock that is not private",
+            way_out="take request.json of the run folder",
+        )
+    return Recipe.model_validate_json(
+        json.dumps(
+            {
+                "format": FORMAT,
+                "subject": subject,
+                "models": TINY if str(transformer).startswith(f"{TINY}-") else None,
+                "device": "cpu" if device == "cpu" else "cuda",
+                "dtype": facts["checked"]["dtype"]["value"],
+                "request": request,
+            }
+        )
+    )
 
 
 def find_recipe(folder: Path, request_sha256: str | None) -> Path | None:
