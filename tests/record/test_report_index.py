@@ -6,14 +6,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from told_runs import REQUEST, failed, stopped, verdict, write_film, write_json, write_told
+from told_runs import PROMPT, REQUEST, failed, stopped, verdict, write_film, write_json, write_told
 
+from shotclock.errors import RequestError
 from shotclock.record.digest import file_sha256
 from shotclock.record.facts import known
 from shotclock.record.ledger import Ledger, write_record
 from shotclock.record.ledger_page import INDEX, write_index
 from shotclock.record.machine import Machine
-from shotclock.record.report import write_report
+from shotclock.record.report import REPORT, write_report
+from shotclock.record.report_command import report
 
 HOSTILE = """"><script>alert(1)</script> ' onmouseover=x"""
 MACHINE = Machine(
@@ -114,3 +116,31 @@ def test_an_empty_ledger_has_an_index(tmp_path: Path) -> None:
     """It says that there is no record yet, and can be written elsewhere."""
     path = write_index(tmp_path / "home", tmp_path / "out" / "all.html")
     assert path == tmp_path / "out" / "all.html" and "No record yet" in path.read_text()
+
+
+def test_the_command_answers_for_a_run_and_for_the_ledger(home: Path, tmp_path: Path) -> None:
+    """Where the file is, for a person and for a program; the clip's limit and the index's place are options."""
+    folder = home / "runs" / "judged"
+    asked = report(run=folder, every=False, out=None, embed_mib=0.0, private=True, as_json=False).ask(home)
+    assert asked.document == {"report": str(folder / REPORT)} and asked.exit_code == 0
+    assert 'src="clip.mp4"' in (folder / REPORT).read_text() and PROMPT not in (folder / REPORT).read_text()
+    all_of = report(run=None, every=True, out=tmp_path / "all.html", embed_mib=24.0, private=False, as_json=True)
+    assert all_of.ask(home).lines == [str(tmp_path / "all.html")] and (tmp_path / "all.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("run", "every", "out"), [(None, False, None), (Path(), True, None), (Path(), False, Path("x"))]
+)
+def test_the_command_wants_one_of_the_two(home: Path, run: Path | None, every: bool, out: Path | None) -> None:
+    """Wrong usage is exit code 2 with the way out."""
+    with pytest.raises(RequestError, match="run folder") as refused:
+        report(run=run, every=every, out=out, embed_mib=24.0, private=False, as_json=False).ask(home)
+    assert refused.value.exit_code == 2
+
+
+def test_a_missing_extra_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots and templates are optional dependencies: without them the command says what to install."""
+    monkeypatch.setattr("shotclock.record.report_command.find_spec", lambda name: None if name == "jinja2" else name)
+    with pytest.raises(RequestError, match="jinja2 is not installed") as refused:
+        report(run=home, every=False, out=None, embed_mib=24.0, private=False, as_json=False).ask(home)
+    assert "shotclock[report]" in refused.value.way_out

@@ -30,7 +30,10 @@ from shotclock.record.digest import file_sha256
 from shotclock.record.page_facts import ROW_PHASES, reproduce_command
 from shotclock.record.report import REPORT, write_report
 
-HOSTILE = """<script>alert(1)</script>"><img src=x onerror=alert(2)> {{ 7*7 }} `</code>` ' & javascript:alert(3)"""
+HOSTILE = (
+    """<script>alert(1)</script>"><img src=x onerror=alert(2)> {{ 7*7 }} `</code>` ' & javascript:alert(3) $x^2$"""
+)
+HOSTILE += "\ud800 \x00\x1b]0; \u202e \U0001f9ca"
 LOADING = {"src", "href", "poster", "data", "action", "srcset", "background", "formaction", "xlink:href"}
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 

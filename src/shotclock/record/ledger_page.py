@@ -59,7 +59,7 @@ def write_index(home: Path, path: Path | None = None) -> Path:
     rows = [_row(record, ledger.folder, where, path.parent) for record in newest.values()]
     rows.sort(key=lambda row: (row.began, row.id), reverse=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = fill(
+    content = fill(
         "records.html",
         rows=rows,
         statuses=_values(row.status for row in rows),
@@ -67,7 +67,7 @@ def write_index(home: Path, path: Path | None = None) -> Path:
         geometries=_values(row.geometry for row in rows),
         version=__version__,
     )
-    write_aside(path, text.encode())
+    write_aside(path, content)
     return path
 
 

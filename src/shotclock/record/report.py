@@ -21,6 +21,7 @@ from shotclock.record.seen import Missing
 from shotclock.rundir import write_aside
 
 REPORT = "report.html"
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 CODE = re.compile(r"`([^`]+)`")
 DIGEST = re.compile(r"[0-9a-f]{32,}")
 EMBED_LIMIT_BYTES = 24 * 2**20  # of a clip: a page of 32 MiB still opens on a phone and passes most mail servers
@@ -33,7 +34,7 @@ def write_report(folder: Path, *, embed_limit_bytes: int = EMBED_LIMIT_BYTES, pr
     """
     page = make_page(read_run(folder), embed_limit_bytes=embed_limit_bytes, private=private, version=__version__)
     path = folder / REPORT
-    write_aside(path, fill("report.html", page=page).encode())
+    write_aside(path, fill("report.html", page=page))
     return path
 
 
@@ -42,8 +43,8 @@ def spoken(text: str) -> list[tuple[str, bool]]:
     return [(part, place % 2 == 1) for place, part in enumerate(CODE.split(text)) if part]
 
 
-def fill(template: str, **values: Any) -> str:
-    """A template of this package with the style sheet and the scripts it names inside."""
+def fill(template: str, **values: Any) -> bytes:
+    """A template of this package with the style sheet and the script inside; what no page may hold is U+FFFD."""
     environment = Environment(
         loader=PackageLoader("shotclock.record"),
         autoescape=True,
@@ -61,4 +62,5 @@ def fill(template: str, **values: Any) -> str:
         loader.get_source(environment, name)[0] for name in ("style.css", template.replace(".html", ".js"))
     )
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(values, style=style, script=script, script_sha256=allowed)
+    text = environment.get_template(template).render(values, style=style, script=script, script_sha256=allowed)
+    return UNPRINTABLE.sub("\ufffd", text).encode()
