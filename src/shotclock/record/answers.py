@@ -113,10 +113,11 @@ def add(home: Path, run: Path, *, private: bool) -> Answer:
 def recipe(home: Path, name: str) -> Answer:
     """The recipe that renders a recorded run once more."""
     from shotclock.record.recipes import recipe_of
-    from shotclock.record.show import line_of
 
     record = Ledger.of(home).find(name)
-    document = recipe_of(record.statement, line_of(record).split("  ")[0]).model_dump(mode="json")
+    checked, facts = record.facts.checked, record.facts.facts
+    subject = f"{checked.get('geometry')}, {facts.get('steps')} steps"
+    document = recipe_of(record.statement, subject).model_dump(mode="json")
     return Answer(lines=canonical(document).decode().splitlines(), document=document)
 
 
