@@ -94,6 +94,15 @@ def look_ahead(
     return forecast(case, known, lease=window.lease, began_s=window.began_s, now_s=window.now_s, leases=window.leases)
 
 
+def fitting_legs(
+    request: Request, headers: CheckpointHeaders, machine: Machine, *, encodes_text: bool, pinned_config: bool
+) -> int:
+    """The most legs a pass that memory holds, for a user who has not said any; raises :class:`DoesNotFit` at one."""
+    scope = Scope(encodes_text=encodes_text, rehearses=False, verifies=False)
+    case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
+    return case.needs.legs_per_pass(case.geometry, case.guidance)
+
+
 def key_of(request: Request, config: TransformerConfig, machine: Machine) -> LawKey:
     """The key of a render as its plan and its event log have it."""
     return law_key(

@@ -17,6 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from shotclock.errors import RequestError
 from shotclock.events import PassBegins, PassEnds, Phase
@@ -205,9 +206,10 @@ def random_transformer(config: TransformerConfig, device: torch.device, dtype: t
     """Weights that keep every state finite and of order one, made on the device; tables stay float32 in bfloat16."""
     with torch.device("meta"):
         model = Transformer(config)
-    for name, parameter in model.named_parameters():
-        table = "scale_shift_table" in name and dtype == torch.bfloat16
-        parameter.data = torch.empty(parameter.shape, device=device, dtype=torch.float32 if table else dtype)
+    for module in model.modules():
+        for name, shaped in list(module.named_parameters(recurse=False)):
+            kept = torch.float32 if "scale_shift_table" in name and dtype == torch.bfloat16 else dtype
+            setattr(module, name, nn.Parameter(torch.empty(shaped.shape, device=device, dtype=kept)))
     generator = torch.Generator(device).manual_seed(SEED)
     for name, parameter in model.named_parameters():
         if "norm.weight" in name:
