@@ -6,9 +6,10 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
-MODEL = Path(__file__).parents[1] / "src" / "shotclock" / "model"
+PACKAGE = Path(__file__).parents[1] / "src" / "shotclock"
 UNCHECKED = ("__init__", "fused")  # Triton reads the source of its kernels and takes no decorator but its own
 NOUNS = ("shotclock.geometry", "shotclock.guidance")
-CHECKED = (*NOUNS, *(f"shotclock.model.{path.stem}" for path in MODEL.glob("*.py") if path.stem not in UNCHECKED))
+PARTS = [path for part in ("model", "verify") for path in (PACKAGE / part).glob("*.py") if path.stem not in UNCHECKED]
+CHECKED = (*NOUNS, *(f"shotclock.{path.parent.name}.{path.stem}" for path in PARTS))
 
 install_import_hook(CHECKED, "shape_checks.check")  # before any of them is imported

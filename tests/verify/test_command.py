@@ -51,6 +51,7 @@ def test_a_good_clip_is_0_and_people_read_stderr_programs_stdout(verify: Command
     assert verify(clip)[1] == ""
 
 
+@pytest.mark.usefixtures("no_child")
 def test_a_broken_clip_is_4_and_strict_makes_a_warning_4(verify: Command, base: Base, tmp_path: Path) -> None:
     """Black fails; a hard cut only warns."""
     rng = np.random.default_rng(0)
@@ -93,6 +94,7 @@ def test_the_options_reach_the_verdict(verify: Command, base: Base, clip: Path, 
         (("CLIP", "--sheet", "a" * 5000), "File name too long"),
     ],
 )
+@pytest.mark.usefixtures("no_child")
 def test_what_cannot_be_judged_is_2_with_a_way_out(
     verify: Command, clip: Path, arguments: Sequence[str], words: str
 ) -> None:

@@ -20,7 +20,7 @@ from shotclock.verify.verdict import Verdict
 from shotclock.verify.verifier import judge
 
 FUZZ = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

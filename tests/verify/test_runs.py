@@ -29,6 +29,7 @@ from shotclock.verify.rules import Outcome
 from shotclock.verify.runs import judge_path, judge_run, read_run
 from shotclock.verify.tape import write_wav
 
+pytestmark = pytest.mark.usefixtures("no_child")
 GUIDED = Scales(cfg=3.0, stg=1.0, modality=3.0, rescale=0.7, stg_blocks=(1,), skip_step=0)
 UNGUIDED = GUIDED.model_copy(update={"cfg": 1.0, "stg": 0.0, "modality": 1.0})
 DECODED = {"event": "Decoded", "t_s": 9.0, "frames": 25, "distinct_frames": 25, "raw_sha256": "ab"}

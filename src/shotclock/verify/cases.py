@@ -6,6 +6,7 @@ Knows how a control is made, not how it is judged.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -275,6 +276,14 @@ def file_cases() -> list[FileCase]:
     return [good, *bad]
 
 
+def _whole(base: Base, folder: Path) -> bytearray:
+    """The good file, written once a base, to be damaged."""
+    path = folder / f"whole {base.name}.mp4"
+    if not path.is_file():
+        write_clip(path, base.frames, base.sound, PLAIN_TAPE)
+    return bytearray(path.read_bytes())
+
+
 def _written(tape: Tape) -> Callable[[Base, Path, np.random.Generator], Path]:
     def write(base: Base, folder: Path, _: np.random.Generator) -> Path:
         return write_clip(folder / "file.mp4", base.frames, base.sound, tape)
@@ -286,9 +295,8 @@ def _cut(share: float) -> Callable[[Base, Path, np.random.Generator], Path]:
     """The file ends at a share of its length; its index lies in front."""
 
     def write(base: Base, folder: Path, _: np.random.Generator) -> Path:
-        path = write_clip(folder / "file.mp4", base.frames, base.sound, PLAIN_TAPE)
-        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-        return path
+        content = _whole(base, folder)
+        return _stored(folder, content[: int(len(content) * share)])
 
     return write
 
@@ -301,31 +309,34 @@ def _cut_last(base: Base, folder: Path, _: np.random.Generator) -> Path:
     return path
 
 
-def _video_packets(path: Path) -> list[tuple[int, int]]:
-    """(first byte, size) of every video packet."""
-    with av.open(str(path)) as container:
-        return [(p.pos, p.size) for p in container.demux(video=0) if p.pos is not None and p.size > 0]
+def _largest_packet(content: bytearray) -> tuple[int, int]:
+    """(first byte, size) of the largest video packet."""
+    with av.open(io.BytesIO(content)) as container:
+        packets = [(p.pos, p.size) for p in container.demux(video=0) if p.pos is not None and p.size > 0]
+    return max(packets, key=lambda packet: packet[1])
+
+
+def _stored(folder: Path, content: bytearray) -> Path:
+    path = folder / "file.mp4"
+    path.write_bytes(content)
+    return path
 
 
 def _flip_bit(base: Base, folder: Path, rng: np.random.Generator) -> Path:
     """One bit in the middle half of the largest video packet."""
-    path = write_clip(folder / "file.mp4", base.frames, base.sound, PLAIN_TAPE)
-    first, size = max(_video_packets(path), key=lambda packet: packet[1])
-    content = bytearray(path.read_bytes())
+    content = _whole(base, folder)
+    first, size = _largest_packet(content)
     content[first + int(size * rng.uniform(0.25, 0.75))] ^= 1 << int(rng.integers(8))
-    path.write_bytes(content)
-    return path
+    return _stored(folder, content)
 
 
 def _zero_block(base: Base, folder: Path, _: np.random.Generator) -> Path:
     """Up to 4 KiB in the middle of the largest video packet are zero: a hole on a disk."""
-    path = write_clip(folder / "file.mp4", base.frames, base.sound, PLAIN_TAPE)
-    first, size = max(_video_packets(path), key=lambda packet: packet[1])
-    content = bytearray(path.read_bytes())
+    content = _whole(base, folder)
+    first, size = _largest_packet(content)
     hole = min(4096, size // 2)
     content[first + size // 4 : first + size // 4 + hole] = bytes(hole)
-    path.write_bytes(content)
-    return path
+    return _stored(folder, content)
 
 
 def _one_frame_short(base: Base, folder: Path, _: np.random.Generator) -> Path:
@@ -334,9 +345,8 @@ def _one_frame_short(base: Base, folder: Path, _: np.random.Generator) -> Path:
 
 def _one_packet_short(base: Base, folder: Path, _: np.random.Generator) -> Path:
     """The stream is copied without one of its video packets."""
-    source = write_clip(folder / "whole.mp4", base.frames, base.sound, PLAIN_TAPE)
     path = folder / "file.mp4"
-    with av.open(str(source)) as whole, av.open(str(path), "w") as copy:
+    with av.open(io.BytesIO(_whole(base, folder))) as whole, av.open(str(path), "w") as copy:
         streams = {stream.index: copy.add_stream_from_template(stream) for stream in whole.streams}
         dropped = len(base.frames) // 2
         seen = 0

@@ -24,10 +24,11 @@ def main() -> None:
     job = json.load(sys.stdin)
     limits = Limits(**job["limits"])
     _bound(limits)
-    print(json.dumps(_answer(job, limits)))
+    print(json.dumps(answer(job, limits)))
 
 
-def _answer(job: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def answer(job: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """The verdict, the refusal, or what ran out."""
     try:
         verdict = judge(
             Path(job["clip"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 
 from shotclock.verify.bases import smooth_noise, to_bytes
 
@@ -154,7 +154,8 @@ def _added(frames: Frames, pattern: Plane) -> list[Frame]:
     return [to_bytes(frame + pattern[..., None]) for frame in frames]
 
 
-def _places(frames: Frames) -> tuple[Plane, Plane]:
+def _places(frames: Frames) -> tuple[Int[np.ndarray, "h w"], Int[np.ndarray, "h w"]]:
+    """Row and column of every pixel."""
     y, x = np.mgrid[: frames[0].shape[0], : frames[0].shape[1]]
     return y, x
 
@@ -252,8 +253,7 @@ def burnt(frames: Frames, _: np.random.Generator) -> list[Frame]:
 def skewed(frames: Frames, _: np.random.Generator) -> list[Frame]:
     """Every row is read three pixels late: a line size taken for a width."""
     y, x = _places(frames)
-    columns = (x.astype(int) + 3 * y.astype(int)) % frames[0].shape[1]
-    return [frame[y.astype(int), columns] for frame in frames]
+    return [frame[y, (x + 3 * y) % frame.shape[1]] for frame in frames]
 
 
 def blurred(frames: Frames, _: np.random.Generator) -> list[Frame]:
