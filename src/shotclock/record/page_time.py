@@ -56,7 +56,7 @@ def time_section(run: RunSeen) -> Section:
         (
             f"{phase}, in {len(spans)} parts" if len(spans) > 1 else phase,
             seconds_text(sum(spans)),
-            percent_text(sum(spans) / wall_s) if wall_s else Missing(reason="no time went by"),
+            _share(sum(spans) / wall_s) if wall_s else Missing(reason="no time went by"),
         )
         for phase, spans in totals.items()
     ]
@@ -73,6 +73,10 @@ def time_section(run: RunSeen) -> Section:
             "beginning of the command to its last line; ends are said after the device was waited for.",
         ),
     )
+
+
+def _share(ratio: float) -> str:
+    return percent_text(ratio) if ratio >= 0.0005 or not ratio else "< 0.1 %"
 
 
 def _strip(attempt: Attempt, attempts: int) -> Strip:
