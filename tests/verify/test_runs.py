@@ -54,8 +54,9 @@ def run(base: Base, clip: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def _documents(folder: Path, scales: Scales) -> None:
+def _documents(folder: Path, scales: Scales, **more: str) -> None:
     request = make_request(
+        **more,
         prompt="a tunnel",
         negative_prompt="",
         width=192,
@@ -151,12 +152,13 @@ def test_latents_on_disk_that_are_not_finite_fail(run: Path, kind: str) -> None:
 
 
 def test_a_render_without_guidance_is_labelled(run: Path) -> None:
-    """users.md row 59: WARN, not FAIL; one term that is on is enough."""
+    """users.md row 59: WARN, not FAIL; one term that is on is enough, and so is a distilled model."""
     assert "guidance" not in _rules(run, Outcome.WARN)
     _documents(run, UNGUIDED)
     assert "guidance" in _rules(run, Outcome.WARN)
-    _documents(run, UNGUIDED.model_copy(update={"modality": 3.0}))
-    assert "guidance" not in _rules(run, Outcome.WARN)
+    for scales, more in ((UNGUIDED.model_copy(update={"modality": 3.0}), {}), (UNGUIDED, {"model_class": "distilled"})):
+        _documents(run, scales, **more)
+        assert "guidance" not in _rules(run, Outcome.WARN)
 
 
 def _without_clip(run: Path) -> None:

@@ -24,7 +24,6 @@ from shotclock.verify.reader import Limits
 from shotclock.verify.verdict import Verdict, non_finite_verdict
 from shotclock.verify.verifier import Known, verify_clip
 
-VERDICT, SHEET = "verdict.json", "sheet.png"  # of a run folder
 MOST_DOCUMENT_BYTES = 1 << 20  # of request.json; it has a few thousand
 MOST_LINE_BYTES = 1 << 20  # of one event
 MOST_LATENTS_BYTES = 1 << 32  # far over a minute of 1080p
@@ -50,13 +49,20 @@ class _Scales(_Read):
 
 class _Request(_Read):
     format: Literal["shotclock/request/1"]
-    recipe: Literal["one_stage"]
+    recipe: str
+    model_class: str = "undeclared"
     width: int
     height: int
     frames: int
     fps: str
     video: _Scales
     audio: _Scales
+
+    @property
+    def lacks_guidance(self) -> bool:
+        """Nothing guides it, and nothing says that its model is made for that."""
+        is_distilled = self.recipe.startswith("distilled") or self.model_class == "distilled"
+        return self.video.is_off and self.audio.is_off and not is_distilled
 
 
 class _Decoded(_Read):
@@ -94,7 +100,7 @@ class Run:
 
     folder: RunDir
     expectation: Expectation
-    is_unguided: bool
+    lacks_guidance: bool
     stopped: NonFinite | None
 
 
@@ -148,10 +154,10 @@ def judge_run(
             way_out="let the render end, or resume it",
         )
     try:
-        write_aside(path / VERDICT, verdict.to_document().to_json().encode())
+        write_aside(run.folder.verdict, verdict.to_document().to_json().encode())
     except OSError as error:
         raise RequestError(
-            f"{path / VERDICT} cannot be written: {error.strerror}",
+            f"{run.folder.verdict} cannot be written: {error.strerror}",
             allowed="a folder with write permission and free space",
             way_out="copy the run to where it can be written, or judge its clip.mp4 alone",
         ) from error
@@ -176,7 +182,7 @@ def read_run(path: Path) -> Run:
             channels=STEREO,
             **({} if decoded is None else decoded.asked),
         ),
-        is_unguided=request.video.is_off and request.audio.is_off,
+        lacks_guidance=request.lacks_guidance,
         stopped=None if stopped is None else NonFinite(**stopped.model_dump(exclude={"event"})),
     )
 
@@ -253,7 +259,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _known(run: Run) -> Known:
     """What the folder says beside its clip: whether latents are finite, and whether anything guided the render."""
-    numbers = {"unguided": float(run.is_unguided)}
+    numbers = {"unguided": float(run.lacks_guidance)}
     if not run.folder.latents.is_file():
         return Known(numbers=numbers)
     found = first_non_finite(stored_tensors(run.folder.latents, most_bytes=MOST_LATENTS_BYTES))
