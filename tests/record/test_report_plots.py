@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from told_runs import write_film
 
@@ -17,6 +17,7 @@ from shotclock.record.plots import DARKEST_DB, Curve, envelope, inline, spectrog
 from shotclock.record.seen import Missing
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=5000))
 def test_a_thinned_curve_keeps_its_peaks(values: list[float]) -> None:
     """However many samples: at most twice 600 and the ends, in order, highest and lowest among them."""

@@ -103,3 +103,8 @@ def percent_text(ratio: float | None, *, signed: bool = False) -> str:
     if ratio is None or not math.isfinite(ratio):
         return NOT_RECORDED
     return f"{ratio * 100:{'+' if signed else ''},.{1 if abs(ratio) < 1 else 0}f} %"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """A count with its noun: "1 pass", "1,344 passes"."""
+    return f"{count:,} {one if count == 1 else many}"

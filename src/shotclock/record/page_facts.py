@@ -41,7 +41,7 @@ PATH_OPTIONS = {"transformer": "FILE", "text-encoder": "FILE", "video-vae": "FIL
 PATH_OPTIONS |= {"models": "DIR", "run": "DIR", "contexts": "FILE"}
 BUILT_IN = ("tiny", "pocket")
 WORDS_OPTIONS = ("negative-prompt",)  # what --private hides beside the prompt
-NOTHING, TOGETHER = "0 s", "together"
+NOTHING, TOGETHER, NEVER_RAN = "0 s", "together", "did not run"
 NOT_PROVENANCE = {"event", "command", "files", "law_key", "t_s", "attempt", "resumed_from"}
 PRIVATE = "(kept private)"
 
@@ -210,7 +210,7 @@ def _time_table(forecast: ForecastSeen, run: RunSeen) -> Table:
     rows.append(_time_row(TOGETHER, total, tuple(took), took))
     return Table(
         head=("part", "planned", "between", "measured", "off by", "planned by"),
-        rows=tuple(row for row in rows if row[1] != NOTHING or not isinstance(row[3], Missing)),
+        rows=tuple(row for row in rows if (row[1], row[3]) != (NOTHING, NEVER_RAN)),
         numbers=(1, 2, 3, 4),
     )
 
@@ -229,7 +229,7 @@ def _after(forecast: ForecastSeen) -> list[RowSeen]:
 def _time_row(name: str, rows: Sequence[RowSeen], phases: Sequence[str], took: Mapping[str, float]) -> tuple[Cell, ...]:
     planned, low, high = (sum(getattr(row.estimate, end) for row in rows) for end in ("typical_s", "low_s", "high_s"))
     ran = [took[phase] for phase in phases if phase in took]
-    measured: Cell = seconds_text(sum(ran)) if ran else Missing(reason="this phase did not run")
+    measured = seconds_text(sum(ran)) if ran else NEVER_RAN
     off = percent_text(sum(ran) / planned - 1, signed=True) if ran and planned else "-"
     basis = "sum" if name == TOGETHER else ", ".join(dict.fromkeys(row.basis or row.estimate.source for row in rows))
     between = f"{seconds_text(low).removesuffix(' s')} to {seconds_text(high)}"

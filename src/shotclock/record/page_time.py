@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import nan
 
 from shotclock.record.attempt import Attempt, PassSeen, ProjectionSeen, Timeline
-from shotclock.record.figures import duration_text, figure, percent_text, seconds_text
+from shotclock.record.figures import counted, duration_text, figure, percent_text, seconds_text
 from shotclock.record.plots import Curve, Dots, draw_passes, draw_projection
 from shotclock.record.run_seen import RunSeen
 from shotclock.record.seen import Missing
@@ -161,7 +161,7 @@ def _kind_row(kind: str, passes: Sequence[PassSeen]) -> tuple[Cell, ...]:
 
 def _passes_lead(ended: Sequence[PassSeen], kinds: int) -> str:
     forwards = sum(len(seen.legs) for seen in ended)
-    passes = f"{len(ended):,} passes, {forwards:,} forwards of single legs"
+    passes = f"{counted(len(ended), 'pass', 'passes')}, {counted(forwards, 'forward', 'forwards')} of single legs"
     warm = figure([seen.seconds for seen in ended if seen.seconds is not None and not seen.warm_up])
     if kinds > 1 or warm is None:
         return f"{passes}."
@@ -184,7 +184,8 @@ def _passes_notes(timeline: Timeline) -> tuple[str, ...]:
             notes.append(f"{how}: pass {seen.index}, step {seen.step} of {seen.steps} ({kind_of(seen)}).")
     done = [(seen.step, leg) for seen in timeline.passes if seen.seconds is not None for leg in seen.legs]
     if again := len(done) - len(set(done)):
-        notes.append(f"{again:,} forwards ran again in a later attempt, because no snapshot held them.")
+        said = counted(again, "forward", "forwards")
+        notes.append(f"{said} ran again in a later attempt, because no snapshot held the result.")
     return tuple(notes)
 
 
