@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from shotclock.plan.pricing import DECODE, LOAD_MODEL, SNAPSHOTS, TAIL, TEXT, Sc
 from shotclock.plan.rate import PhaseSample, Rates, units_of
 from shotclock.plan.store import Known
 from shotclock.plan.table import reach_table
+from shotclock.recipes import RecipeName, Stage, stages
 from shotclock.weights.released import PINNED_25_CONFIG
 
 CONFIG = transformer_config(PINNED_25_CONFIG)
@@ -96,8 +98,19 @@ def needs(gib: float | None = None) -> Needs:
     room = Room(device_bytes=None if gib is None else int(gib * 2**30), host_bytes=None, shared=False)
     weights = Weights(text_bytes=0, text_states_bytes=0, transformer_bytes=36 * 2**30, decoder_bytes=2**30)
     return Needs(
-        config=CONFIG, weights=weights, room=room, tiles=lambda *_: (2**30, "untiled"), element_bytes=2, fused=True
+        jobs=lambda *job: [(*job, 0)],
+        config=CONFIG,
+        weights=weights,
+        room=room,
+        tiles=lambda *_: (2**30, "untiled"),
+        element_bytes=2,
+        fused=True,
     )
+
+
+def recipe(name: RecipeName, wish: Geometry, asked: Guidance, steps: int) -> tuple[Stage, ...]:
+    """Its stages; seeds do not matter here."""
+    return stages(name, wish, asked, steps=steps, seed=0)
 
 
 def case(wish: Geometry, **changes: Any) -> Case:
@@ -106,6 +119,10 @@ def case(wish: Geometry, **changes: Any) -> Case:
         "geometry": wish,
         "guidance": guidance(),
         "steps": 30,
+        "recipe": partial(recipe, RecipeName.ONE_STAGE),
+        "appended": lambda _: 0,
+        "legal": lambda _: True,
+        "fixed_steps": False,
         "config": CONFIG,
         "key": key(),
         "scope": Scope(encodes_text=True, rehearses=True, verifies=True),
@@ -302,6 +319,58 @@ def test_other_leases_are_refused(text: str) -> None:
     """With an example."""
     with pytest.raises(RequestError, match="write --leases 2"):
         parse_leases(text)
+
+
+def test_two_stages_cost_what_each_of_their_sizes_does() -> None:
+    """30 guided steps at half size, three bare ones at full size, and what lies between: LoRA, upscaler."""
+    wish = clip(1536, 896, 25)
+    measured = rates(wish, MEASURED | {Phase.UPSCALE: 7.0})
+    known = Known(timings=timings(FOUR, key()), rates=measured)
+    found = expected(wish, known, 1e6, recipe=partial(recipe, RecipeName.TWO_STAGE))
+    whole = expected(wish, known, 1e6).document.law["cond"].typical_s
+    half = expected(clip(768, 448, 25), known, 1e6).document.law["cond"].typical_s
+    assert set(found.document.law) == {*FOUR, "cond in stage 2"}
+    assert found.document.law["cond in stage 2"].typical_s == pytest.approx(whole)
+    assert found.ledger.row(DENOISE).typical_s == pytest.approx(120 * half + 3 * whole)
+    assert found.ledger.row("between stages").typical_s == pytest.approx(7 + 1100)
+    rest = expected(
+        wish,
+        known,
+        1e6,
+        recipe=partial(recipe, RecipeName.TWO_STAGE),
+        scope=Scope(encodes_text=False, rehearses=False, verifies=False, passes_done=121),
+    )
+    assert rest.ledger.row(DENOISE).typical_s == pytest.approx(2 * whole)
+    assert rest.ledger.row("between stages").typical_s == 0
+
+
+def test_a_recipe_with_its_own_steps_and_sizes_is_offered_no_others() -> None:
+    """The distilled recipe: eight and three steps, sizes in multiples of 64."""
+    wish = clip(1024, 640, 121)
+    found = expected(
+        wish,
+        length_s=3600.0,
+        steps=8,
+        recipe=partial(recipe, RecipeName.DISTILLED),
+        fixed_steps=True,
+        legal=lambda geometry: not (geometry.width % 64 or geometry.height % 64),
+    )
+    assert not [option for option in found.options if "--steps" in option.flags]
+    assert found.reach.largest is not None
+    assert found.reach.largest.geometry.width % 64 == found.reach.largest.geometry.height % 64 == 0
+    assert reach_table(found).steps == (8,)
+
+
+def test_tokens_that_conditions_append_are_paid() -> None:
+    """A keyframe slot adds its latents to every pass."""
+    bare, more = expected(clip(768, 448, 25)), expected(clip(768, 448, 25), appended=lambda _: 336)
+    ratio = more.ledger.row(DENOISE).typical_s / bare.ledger.row(DENOISE).typical_s
+    assert ratio == pytest.approx(expected_ratio(1344 + 336) / expected_ratio(1344), rel=1e-3)
+
+
+def expected_ratio(tokens: int) -> float:
+    """Seconds of a pass by the seeds' law."""
+    return 0.2277 + 1.476e-3 * tokens + 7.972e-6 * tokens**2
 
 
 @settings(max_examples=25, deadline=None)

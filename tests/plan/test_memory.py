@@ -140,7 +140,15 @@ def needs(device_gib: float | None, host_gib: float | None = 64, *, shared: bool
         host_bytes=None if host_gib is None else int(host_gib * GIB),
         shared=shared,
     )
-    return Needs(config=RELEASED, weights=WEIGHTS, room=room, tiles=tiles, element_bytes=2, fused=True)
+    return Needs(
+        jobs=lambda *job: [(*job, 0)],
+        config=RELEASED,
+        weights=WEIGHTS,
+        room=room,
+        tiles=tiles,
+        element_bytes=2,
+        fused=True,
+    )
 
 
 def test_every_phase_has_its_need_and_what_is_free() -> None:

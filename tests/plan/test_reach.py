@@ -50,6 +50,11 @@ def nothing(_: Geometry) -> None:
     """Memory holds everything."""
 
 
+def legal(_: Geometry) -> bool:
+    """Every clip is taken."""
+    return True
+
+
 def test_the_published_budget_is_95_s_a_forward() -> None:
     """14,400 - 1,100 - 465 = 12,835 s, of which 11,400 s = 120 x 95 s are forwards and 1,435 s tail and reserve."""
     assert LEASE_S - LOAD_S - FIRST_S == 12_835
@@ -72,7 +77,7 @@ def test_the_table_of_reachable_rungs_is_the_published_one() -> None:
 
 def test_a_larger_clip_than_the_published_largest_is_found() -> None:
     """928x512 with 49 frames, 3,248 tokens, above 896x512; that one is the runner-up at the same length."""
-    reach = search(clip(1024, 576, 49), price, nothing)
+    reach = search(clip(1024, 576, 49), price, nothing, legal)
     assert reach.largest is not None
     assert reach.runner_up is not None
     assert str(reach.largest.geometry) == "928x512, 49 frames at 24"
@@ -88,7 +93,7 @@ def test_a_larger_clip_than_the_published_largest_is_found() -> None:
 
 def test_the_refusal_says_need_room_and_largest() -> None:
     """With the prices of other ways out behind it, and exit code 3."""
-    reach = search(clip(1024, 576, 49), price, nothing)
+    reach = search(clip(1024, 576, 49), price, nothing, legal)
     with pytest.raises(DoesNotFit) as caught:
         reach.require(["--leases 2 renders it in 2 leases"])
     assert caught.value.found == "1024x576, 49 frames at 24 needs 16,447 s of denoising"
@@ -99,7 +104,7 @@ def test_the_refusal_says_need_room_and_largest() -> None:
 
 def test_a_wish_that_fits_is_the_largest_and_is_not_refused() -> None:
     """Nothing is rejected."""
-    reach = search(clip(768, 448, 25), price, nothing)
+    reach = search(clip(768, 448, 25), price, nothing, legal)
     assert reach.largest == reach.wish
     assert reach.rejected == ()
     reach.require([])
@@ -108,7 +113,7 @@ def test_a_wish_that_fits_is_the_largest_and_is_not_refused() -> None:
 def test_memory_refuses_too() -> None:
     """The reason is in the line and in the refusal; the largest that memory holds is named."""
     too_big = "decode needs 40 GB of 24 GB"
-    reach = search(clip(768, 448, 25), price, lambda wish: too_big if wish.video_tokens > 1000 else None)
+    reach = search(clip(768, 448, 25), price, lambda wish: too_big if wish.video_tokens > 1000 else None, legal)
     assert reach.largest is not None
     assert reach.largest.geometry.video_tokens <= 1000
     assert reach.wish.line().endswith(too_big)
@@ -118,7 +123,7 @@ def test_memory_refuses_too() -> None:
 
 def test_where_nothing_fits_the_refusal_says_so() -> None:
     """No largest, no runner-up."""
-    reach = search(clip(1024, 576, 49), lambda _: ledger(1e6), nothing)
+    reach = search(clip(1024, 576, 49), lambda _: ledger(1e6), nothing, legal)
     assert (reach.largest, reach.runner_up, reach.same_length, reach.same_size) == (None,) * 4
     with pytest.raises(DoesNotFit, match="no smaller clip fits either"):
         reach.require([])

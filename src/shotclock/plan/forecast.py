@@ -5,7 +5,7 @@ One function that every command asks. Arithmetic on what was measured before; re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shotclock.errors import DoesNotFit, RequestError
@@ -15,12 +15,13 @@ from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig
 from shotclock.plan.estimate import exactly
 from shotclock.plan.foreseen import Demand, Foreseen
-from shotclock.plan.law import Law, LawKey, Timings, fit_law
+from shotclock.plan.law import Law, LawKey, Timings, curve_of, fit_law
 from shotclock.plan.ledger import DENOISE, Fit, Ledger, default_reserve_s
 from shotclock.plan.memory import Needs
 from shotclock.plan.options import Option, Pricing, fewer_legs, fewer_steps
 from shotclock.plan.pricing import (
     AUDIO,
+    BETWEEN,
     DECODE,
     LOAD_DECODERS,
     LOAD_MODEL,
@@ -28,8 +29,11 @@ from shotclock.plan.pricing import (
     START,
     TAIL,
     WARM_UP,
+    Appended,
     Prices,
+    Recipe,
     Scope,
+    Task,
     Work,
     joined,
 )
@@ -42,11 +46,18 @@ ANY_LEASES = "any"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is to be rendered and on what. ``decode_flops`` counts an untiled decode, ``cached_shares`` are by file."""
+    """What is to be rendered and on what. ``decode_flops`` counts an untiled decode, ``cached_shares`` are by file.
+
+    ``recipe`` gives the stages of any clip, ``legal`` whether it takes a clip, ``fixed_steps`` that it has its own.
+    """
 
     geometry: Geometry
     guidance: Guidance
     steps: int
+    recipe: Recipe
+    appended: Appended
+    legal: Callable[[Geometry], bool]
+    fixed_steps: bool
     config: TransformerConfig
     key: LawKey
     scope: Scope
@@ -54,6 +65,11 @@ class Case:
     cached_shares: Mapping[str, float]
     decode_flops: Callable[[Geometry], int]
     needs: Needs
+
+    def work(self, passes_done: int = 0) -> Work:
+        """The passes of the wish."""
+        stages = self.recipe(self.geometry, self.guidance, self.steps)
+        return Work.of(stages, self.config.blocks, passes_done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +145,8 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         matrix_flops_per_s=known.rates.matrix_flops_per_s(case.key.dtype),
     )
     prices = Prices(
+        recipe=case.recipe,
+        appended=case.appended,
         config=case.config,
         law=law,
         stages=stages,
@@ -144,7 +162,7 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         return case.needs.refuses(geometry, case.guidance)
 
     ledger = price(case.geometry, case.guidance, case.steps)
-    reach = search(case.geometry, lambda geometry: price(geometry, case.guidance, case.steps), refuses)
+    reach = search(case.geometry, lambda geometry: price(geometry, case.guidance, case.steps), refuses, case.legal)
     shares = _shares(case, ledger)
     return Forecast(
         document=_foreseen(case, prices, ledger, said, len(shares) or None),
@@ -169,7 +187,7 @@ def _law(case: Case, known: Known) -> tuple[Law | None, tuple[str, ...]]:
         law = fit_law(known.timings)
     except RequestError as bad:
         return None, (f"no law: {bad.found}; {bad.way_out}",)
-    kinds = Work.of(case.guidance, case.steps, case.config.blocks).counts
+    kinds = list(dict.fromkeys(curve_of(kind) for kind in case.work().kinds))
     said = [f"law of {kind}: {law.curves[kind].chosen}" for kind in kinds if kind in law.curves]
     said += [f"law: {kind} was not measured, scaled by operations" for kind in kinds if kind not in law.curves]
     return law, tuple(said)
@@ -190,7 +208,8 @@ def _options(case: Case, known: Known, prices: Prices, price: Pricing) -> tuple[
             quantised.append(
                 Option(flags=f"{timings.key.quantisation} weights (measured)", ledger=rows, wish_denoise_s=wish_s)
             )
-    return (*fewer_legs(*wish, price), *fewer_steps(*wish, price), *quantised)
+    shorter = () if case.fixed_steps else fewer_steps(*wish, price)
+    return (*fewer_legs(*wish, price), *shorter, *quantised)
 
 
 def _fitted(timings: Timings) -> Law | None:
@@ -204,10 +223,10 @@ def _shares(case: Case, ledger: Ledger) -> tuple[Share, ...]:
     """The render over leases of this length, where one does not do; none where no number of them does."""
     if ledger.lease_s is None or ledger.fit is not Fit.TOO_LONG:
         return ()
-    work = Work.of(case.guidance, case.steps, case.config.blocks, case.scope.passes_done)
+    work = case.work(case.scope.passes_done)
     before = ledger.rows[: [row.name for row in ledger.rows].index(DENOISE)]
     again_s = sum(row.estimate.typical_s for row in before if row.name in (START, LOAD_MODEL, WARM_UP))
-    forwards_s = ledger.row(DENOISE).typical_s + ledger.row(SNAPSHOTS).typical_s
+    forwards_s = sum(ledger.row(name).typical_s for name in (DENOISE, BETWEEN, SNAPSHOTS))
     if not forwards_s:
         return ()
     try:
@@ -226,26 +245,34 @@ def _shares(case: Case, ledger: Ledger) -> tuple[Share, ...]:
 
 def _foreseen(case: Case, prices: Prices, ledger: Ledger, said: tuple[str, ...], leases: int | None) -> Foreseen:
     """The document: with the law of the kinds that were measured, and only those."""
-    law, geometry = prices.law, case.geometry
-    kinds = list(Work.of(case.guidance, case.steps, case.config.blocks).counts)
-    known = [kind for kind in kinds if law is not None and kind in law.curves]
+    law, whole = prices.law, case.work()
+    known = [task for task in whole.tasks if law is not None and curve_of(task.kind) in law.curves]
+    passes = {task.kind: prices.a_pass(task).estimate for task in known}
     tail = joined("tail", *(row for row in ledger.rows if row.name in TAIL))
     draft = joined("draft", *(row for row in ledger.rows if row.name in (LOAD_DECODERS, AUDIO, DECODE)))
-    left = Work.of(case.guidance, case.steps, case.config.blocks, case.scope.passes_done).passes
+    left = case.work(case.scope.passes_done).passes
     return Foreseen(
         ledger=ledger,
         law_key=case.key,
         law_said=said,
-        law={kind: law.predict(kind, geometry) for kind in known} if law else {},
+        law=passes,
         tail=tail.estimate,
         closing=ledger.row(SNAPSHOTS).times(1 / left) if left else exactly(0.0, "no forward is left"),
         draft=draft.estimate,
         reserve_s=ledger.reserve_s,
         warm_up_passes=case.key.warm_up_passes,
-        warm_up_ratio=law.warm_up_ratio(known[0], geometry) if law and known else None,
+        warm_up_ratio=_warm_up_ratio(prices, known),
         leases=1 if ledger.fit is not Fit.TOO_LONG else leases,
         memory=_memory(case),
     )
+
+
+def _warm_up_ratio(prices: Prices, known: Sequence[Task]) -> float | None:
+    """Bound of the first pass over a warm one of its kind; after a resume it may be any, so the largest counts."""
+    ratios = [
+        prices.law.warm_up_ratio(curve_of(task.kind), task.stage.geometry) for task in known if prices.law is not None
+    ]
+    return max((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def _memory(case: Case) -> tuple[Demand, ...]:

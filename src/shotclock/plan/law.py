@@ -172,11 +172,11 @@ class Law:
     curves: Mapping[str, Curve]
     unfit: tuple[str, ...]
 
-    def tokens(self, geometry: Geometry) -> float:
-        """Video tokens and weighted audio tokens."""
-        return geometry.video_tokens + self.audio_weight * geometry.audio_tokens
+    def tokens(self, geometry: Geometry, appended: int = 0) -> float:
+        """Video tokens, those that conditions append too, and weighted audio tokens."""
+        return geometry.video_tokens + appended + self.audio_weight * geometry.audio_tokens
 
-    def predict(self, kind: str, geometry: Geometry) -> Estimate:
+    def predict(self, kind: str, geometry: Geometry, appended: int = 0) -> Estimate:
         """Seconds of one pass; raises :class:`RequestError` for a kind that was not measured."""
         if kind not in self.curves:
             raise RequestError(
@@ -184,7 +184,7 @@ class Law:
                 allowed=", ".join(sorted(self.curves)),
                 way_out="measure them with `shotclock calibrate` or `shotclock fit` on runs that have them",
             )
-        return self.curves[kind].predict(self.tokens(geometry))
+        return self.curves[kind].predict(self.tokens(geometry, appended))
 
     def warm_up_ratio(self, kind: str, geometry: Geometry) -> float | None:
         """Bound of a warm-up pass over a warm one, twice the largest extra time measured; None where none was."""

@@ -29,6 +29,7 @@ GROUP_FRAMES = 8  # that leave the decoder at once, 3 bytes a pixel
 AUDIO_BYTES_PER_S = 200 * 2**20  # activations of audio decoder and vocoder in float32; a guess
 TEXT, DENOISE, DECODE, HOST = "text", "denoise", "decode", "host"
 
+Jobs = Callable[[Geometry, Guidance], Sequence[tuple[Geometry, Guidance, int]]]
 Tiles = Callable[[Geometry, int | None], tuple[int, str]]  # bytes beside the weights, and the tiles; may raise
 
 
@@ -56,8 +57,12 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Memory of one model. ``fused`` says that a feed-forward activates within its product, as on a CUDA device."""
+    """Memory of one model. ``fused`` says that a feed-forward activates within its product, as on a CUDA device.
 
+    ``jobs`` are the sizes and guidances at which a clip's stages run, with the video tokens that conditions append.
+    """
+
+    jobs: Jobs
     config: TransformerConfig
     weights: Weights
     room: Room
@@ -69,7 +74,7 @@ class Needs:
         """One a phase, in the order they run. Raises :class:`DoesNotFit` where not even the smallest tiles decode."""
         where = HOST if self.room.shared else "device"
         free = self.room.device_bytes
-        widest = pass_bytes(self.config, geometry, guidance, element_bytes=self.element_bytes, fused=self.fused)
+        widest = max(self._states(*job) for job in self.jobs(geometry, guidance))
         workspace = WORKSPACE_BYTES if self.fused else 0
         decoders = {"weights": self.weights.decoder_bytes, "sound": self._sound(geometry)}
         left = None if free is None else free - self.weights.decoder_bytes
@@ -115,6 +120,11 @@ class Needs:
             way_out="a smaller --size, fewer --frames, or a device with more memory",
         )
 
+    def _states(self, geometry: Geometry, guidance: Guidance, appended: int) -> int:
+        return pass_bytes(
+            self.config, geometry, guidance, appended=appended, element_bytes=self.element_bytes, fused=self.fused
+        )
+
     def _sound(self, geometry: Geometry) -> int:
         return int(AUDIO_BYTES_PER_S * geometry.duration_s)
 
@@ -125,10 +135,16 @@ def _demand(phase: str, where: str, parts: Mapping[str, int], free: int | None) 
 
 
 def pass_bytes(
-    config: TransformerConfig, geometry: Geometry, guidance: Guidance, *, element_bytes: int, fused: bool
+    config: TransformerConfig,
+    geometry: Geometry,
+    guidance: Guidance,
+    *,
+    element_bytes: int,
+    fused: bool,
+    appended: int = 0,
 ) -> int:
     """Most bytes that a guided step holds beside the weights: at the widest segment of its widest pass."""
-    n, m = geometry.video_tokens, geometry.audio_tokens
+    n, m = geometry.video_tokens + appended, geometry.audio_tokens
     video, audio = n * config.video.width, m * config.audio.width  # elements of one row
     texts = 2 * TEXT_TOKENS * (config.video_context + config.audio_context)
     vectors = config.blocks * (16 * config.video.width + 16 * config.audio.width)  # 9 + 4 + 1 + 2 a block and stream

@@ -57,7 +57,7 @@ def _reach(axes: Any, forecast: Forecast) -> None:
     grid = [[_clip(wish, columns, rows, frames) for frames in lengths] for columns, rows in sizes]
     seconds = [frames / float(wish.fps) for frames in lengths]
     pixels = [columns * rows * 1024 / 1e6 for columns, rows in sizes]
-    for number, steps in enumerate(_steps(case.steps)):
+    for number, steps in enumerate(_steps(forecast)):
         ledgers = [[forecast.price(clip, case.guidance, steps) for clip in row] for row in grid]
         if number == 0:
             _shade(axes, seconds, pixels, ledgers, grid, forecast)
@@ -169,9 +169,11 @@ def _said(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
-def _steps(steps: int) -> list[int]:
+def _steps(forecast: Forecast) -> list[int]:
     """The wish's first."""
-    return sorted({max(MIN_STEPS, round(share * steps)) for share in STEP_SHARES}, reverse=True)
+    case = forecast.case
+    shares = (1.0,) if case.fixed_steps else STEP_SHARES
+    return sorted({max(MIN_STEPS, round(share * case.steps)) for share in shares}, reverse=True)
 
 
 def _clip(wish: Geometry, columns: int, rows: int, frames: int) -> Geometry:

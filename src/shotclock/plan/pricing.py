@@ -6,9 +6,10 @@ Arithmetic on laws, rates and counts. Knows no file, device or clock; total forw
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from shotclock.events import Phase
 from shotclock.geometry import Geometry
@@ -16,9 +17,10 @@ from shotclock.guidance import Guidance, Guider, Leg, LegName, Pass
 from shotclock.model.config import TransformerConfig
 from shotclock.plan.cost import TEXT_TOKENS, alone_flops, pass_flops
 from shotclock.plan.estimate import Estimate, exactly, floor_of, total
-from shotclock.plan.law import Law, kind_of
+from shotclock.plan.law import Law, curve_of, kind_of
 from shotclock.plan.ledger import DENOISE, Basis, Ledger, Row
 from shotclock.plan.stages import Stages, nothing
+from shotclock.recipes import Stage
 
 SCALED_FACTOR = 1.25  # on the interval of a kind that is scaled from another by its operations; a guess
 WARM_UP_BOUND = 9.0  # extra time of a warm-up pass over a warm one where none was measured (users.md row 15)
@@ -30,32 +32,66 @@ START, LOAD_TEXT, TEXT, LOAD_MODEL, REHEARSAL, WARM_UP = (
     "rehearsal",
     "warm-up",
 )
-SNAPSHOTS, SAVE, LOAD_DECODERS, DECODE, AUDIO, MUX, VERIFY = (
-    "snapshots", "save latents", "load decoders", "decode", "audio", "mux", "verify"
+BETWEEN, SNAPSHOTS, SAVE, LOAD_DECODERS, DECODE, AUDIO, MUX, VERIFY = (
+    "between stages", "snapshots", "save latents", "load decoders", "decode", "audio", "mux", "verify"
 )  # fmt: skip
 TAIL = (SAVE, LOAD_DECODERS, DECODE, AUDIO, MUX, VERIFY)  # rows that follow the last forward
 
 
+Recipe = Callable[[Geometry, Guidance, int], tuple[Stage, ...]]  # stages of a clip, its guidance and its steps
+Appended = Callable[[Geometry], int]  # video tokens that conditions add at a stage's size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Equal passes of one stage. ``kind`` is as the governor calls them, ``launch`` as the stage's guidance has it."""
+
+    kind: str
+    launch: Pass
+    stage: Stage
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Passes still to run, counted by kind, with one pass of each. Each leaves a snapshot."""
+    """Passes still to run, in the order of their first. Each leaves a snapshot."""
 
-    counts: Mapping[str, int]
-    examples: Mapping[str, Pass]
+    tasks: tuple[Task, ...]
 
     @classmethod
-    @lru_cache(maxsize=256)  # a search prices hundreds of clips with one guidance
-    def of(cls, guidance: Guidance, steps: int, blocks: int, passes_done: int = 0) -> Work:
-        """From the list that the sampler runs, without its first ``passes_done``."""
-        listed = [launch for step in range(steps) for launch in guidance.passes(step, blocks)][passes_done:]
-        counts = Counter(kind_of(launch) for launch in listed)
-        first = {kind_of(launch): launch for launch in reversed(listed)}
-        return cls(counts=counts, examples={kind: first[kind] for kind in counts})
+    def of(cls, stages: Sequence[Stage], blocks: int, passes_done: int = 0) -> Work:
+        """From the lists that the sampler runs, without the first ``passes_done``."""
+        tasks: list[Task] = []
+        skip = passes_done
+        for stage in stages:
+            every = launches(stage.guidance, stage.evaluations, blocks)
+            for launch, count in Counter(every[skip:]).items():
+                kind = kind_of(replace(launch, stage=stage.number))
+                tasks.append(Task(kind=kind, launch=launch, stage=stage, count=count))
+            skip = max(skip - len(every), 0)
+        return cls(tasks=tuple(tasks))
 
     @property
     def passes(self) -> int:
         """All of them."""
-        return sum(self.counts.values())
+        return sum(task.count for task in self.tasks)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """By name."""
+        return tuple(task.kind for task in self.tasks)
+
+    @property
+    def later(self) -> tuple[tuple[Stage, Stage], ...]:
+        """Changes from one stage to the next that are still ahead."""
+        stages = list({task.stage.number: task.stage for task in self.tasks}.values())
+        return tuple(pairwise(stages))
+
+
+@lru_cache(maxsize=256)  # a search prices hundreds of clips with one guidance
+def launches(guidance: Guidance, evaluations: int, blocks: int) -> tuple[Pass, ...]:
+    """Every pass of a stage."""
+    return tuple(launch for step in range(evaluations) for launch in guidance.passes(step, blocks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +111,8 @@ class Prices:
     ``start_s`` went by before the plan was made; ``decode_flops`` counts the operations of an untiled decode.
     """
 
+    recipe: Recipe
+    appended: Appended
     config: TransformerConfig
     law: Law | None
     stages: Stages
@@ -93,8 +131,8 @@ class Prices:
         source: str,
     ) -> Ledger:
         """All parts of a render in the order they run."""
-        work = Work.of(guidance, steps, self.config.blocks, self.scope.passes_done)
-        rows = (*self.before(geometry), *self.forwards(geometry, guidance, work), *self.after(geometry))
+        work = Work.of(self.recipe(geometry, guidance, steps), self.config.blocks, self.scope.passes_done)
+        rows = (*self.before(geometry), *self.forwards(geometry, work), *self.after(geometry))
         return Ledger(lease_s=lease_s, lease_source=source, reserve_s=reserve_s, rows=rows)
 
     def before(self, geometry: Geometry) -> tuple[Row, ...]:
@@ -115,18 +153,31 @@ class Prices:
             ),
         )
 
-    def forwards(self, geometry: Geometry, guidance: Guidance, work: Work) -> tuple[Row, ...]:
-        """What the warm-up takes longer, the forwards, and a snapshot after each pass."""
+    def forwards(self, geometry: Geometry, work: Work) -> tuple[Row, ...]:
+        """What the warm-up takes longer, the forwards, what lies between stages, and a snapshot after each pass."""
         if not work.passes:
-            return tuple(nothing(name, "no forward is left") for name in (WARM_UP, DENOISE, SNAPSHOTS))
-        passes = {kind: self.a_pass(launch, geometry, guidance) for kind, launch in work.examples.items()}
-        rows = [row.model_copy(update={"estimate": row.estimate.times(work.counts[k])}) for k, row in passes.items()]
-        first = next(iter(passes))
+            return tuple(nothing(name, "no forward is left") for name in (WARM_UP, DENOISE, BETWEEN, SNAPSHOTS))
+        passes = [self.a_pass(task) for task in work.tasks]
+        rows = [
+            row.model_copy(update={"estimate": row.estimate.times(task.count)})
+            for row, task in zip(passes, work.tasks, strict=True)
+        ]
         return (
-            self.warm_up(first, passes[first].estimate),
+            self.warm_up(curve_of(work.tasks[0].kind), passes[0].estimate),
             joined(DENOISE, *rows),
+            self.between(work),
             self.stages.row(SNAPSHOTS, Phase.SNAPSHOT, geometry, count=work.passes),
         )
+
+    def between(self, work: Work) -> Row:
+        """Upscaling, and the transformer once more where the next stage fuses another LoRA."""
+        rows = []
+        for stage, following in work.later:
+            clip = following.geometry
+            rows += [self.stages.row(BETWEEN, phase, clip) for phase in (Phase.UPSCALE, Phase.PREPARE)]
+            if stage.lora != following.lora:
+                rows.append(self.stages.row(BETWEEN, Phase.LOAD_TRANSFORMER, clip))
+        return joined(BETWEEN, *rows) if rows else nothing(BETWEEN, "one stage is left")
 
     def after(self, geometry: Geometry) -> tuple[Row, ...]:
         """The tail: everything after the last forward."""
@@ -140,14 +191,14 @@ class Prices:
             row(VERIFY, Phase.VERIFY, geometry) if self.scope.verifies else nothing(VERIFY, "not asked for"),
         )
 
-    def a_pass(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> Row:
+    def a_pass(self, task: Task) -> Row:
         """One warm pass: by its own curve, else scaled from another kind by operations, else a floor."""
-        kind = kind_of(launch)
+        kind = curve_of(task.kind)
         if self.law is None:
-            return self._floor(launch, geometry, guidance)
+            return self._floor(task)
         if kind in self.law.curves:
-            return Row(name=kind, estimate=self.law.predict(kind, geometry), basis=Basis.LAW)
-        return self._scaled(launch, geometry, guidance)
+            return Row(name=task.kind, estimate=self._by_law(kind, task), basis=Basis.LAW)
+        return self._scaled(task)
 
     def warm_up(self, kind: str, warm: Estimate) -> Row:
         """How much longer the first passes take together, once a process."""
@@ -160,36 +211,40 @@ class Prices:
         estimate = Estimate(low_s=0.0, typical_s=warm.typical_s, high_s=high_s, source="guess: no warm-up was measured")
         return Row(name=WARM_UP, estimate=estimate, basis=Basis.GUESS)
 
-    def _floor(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> Row:
+    def _by_law(self, kind: str, task: Task) -> Estimate:
+        assert self.law is not None, "asked with a law"
+        return self.law.predict(kind, task.stage.geometry, self.appended(task.stage.geometry))
+
+    def _floor(self, task: Task) -> Row:
         rate = self.stages.matrix_flops_per_s
         if rate is None:
             unknown = exactly(0.0, "unknown: neither a law nor a matrix rate was measured")
-            return Row(name=kind_of(launch), estimate=unknown, basis=Basis.FLOOR)
-        flops = self._flops(launch, geometry, guidance)
-        return Row(name=kind_of(launch), estimate=floor_of(flops, rate), basis=Basis.FLOOR)
+            return Row(name=task.kind, estimate=unknown, basis=Basis.FLOOR)
+        return Row(name=task.kind, estimate=floor_of(self._flops(task.launch, task.stage), rate), basis=Basis.FLOOR)
 
-    def _scaled(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> Row:
+    def _scaled(self, task: Task) -> Row:
         assert self.law is not None, "scaled from a law"
         kind = max(self.law.curves, key=lambda name: name.count("+"))
-        known = self.law.predict(kind, geometry)
-        ratio = self._flops(launch, geometry, guidance) / self._flops(pass_of(kind), geometry, guidance)
+        known = self._by_law(kind, task)
+        ratio = self._flops(task.launch, task.stage) / self._flops(pass_of(kind), task.stage)
         estimate = Estimate(
             low_s=known.low_s * ratio / SCALED_FACTOR,
             typical_s=known.typical_s * ratio,
             high_s=known.high_s * ratio * SCALED_FACTOR,
             source=f"law of {kind} scaled by operations, a guess",
         )
-        return Row(name=kind_of(launch), estimate=estimate, basis=Basis.GUESS)
+        return Row(name=task.kind, estimate=estimate, basis=Basis.GUESS)
 
-    def _flops(self, launch: Pass, geometry: Geometry, guidance: Guidance) -> int:
+    def _flops(self, launch: Pass, stage: Stage) -> int:
         """Operations of a pass, prefixes of earlier passes of its step taken off where the guidance has it."""
+        blocks = self.config.blocks
         for step in range(2):
-            passes = guidance.passes(step, self.config.blocks)
+            passes = stage.guidance.passes(step, blocks)
             if launch in passes:
-                counted = pass_flops(self.config, geometry, guidance, TEXT_TOKENS, step=step)
+                counted = pass_flops(self.config, stage.geometry, stage.guidance, TEXT_TOKENS, step=step)
                 return counted[passes.index(launch)]
-        every = every_leg(guidance, self.config.blocks)
-        return alone_flops(self.config, geometry, [every[name] for name in launch.legs], launch, TEXT_TOKENS)
+        every = every_leg(stage.guidance, blocks)
+        return alone_flops(self.config, stage.geometry, [every[name] for name in launch.legs], launch, TEXT_TOKENS)
 
 
 def every_leg(guidance: Guidance, blocks: int) -> Mapping[LegName, Leg]:

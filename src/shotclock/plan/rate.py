@@ -96,7 +96,7 @@ def units_of(phase: str, geometry: Geometry, file_bytes: Mapping[str, int]) -> f
             return float(geometry.duration_s)
         case Phase.REHEARSE:
             return float(geometry.width * geometry.height)
-        case Phase.PREPARE | Phase.SNAPSHOT | Phase.SAVE_LATENTS:
+        case Phase.PREPARE | Phase.SNAPSHOT | Phase.SAVE_LATENTS | Phase.UPSCALE:
             return float(geometry.video_tokens + geometry.audio_tokens)
         case Phase.ENCODE:
             return float(PROMPTS)

@@ -115,13 +115,13 @@ def candidates(wish: Geometry) -> list[Geometry]:
     return sorted(found, key=lambda clip: (clip.video_tokens, clip.frames, clip.width), reverse=True)
 
 
-def search(wish: Geometry, price: Price, refuses: Refuses) -> Reach:
-    """The largest candidate that fits, the next one, and the rungs just above."""
+def search(wish: Geometry, price: Price, refuses: Refuses, legal: Callable[[Geometry], bool]) -> Reach:
+    """The largest candidate that fits, the next one, and the rungs just above; ``legal`` ones alone are looked at."""
 
     def rung(clip: Geometry) -> Rung:
         return Rung(geometry=clip, ledger=price(clip), refused=refuses(clip))
 
-    rungs = [rung(clip) for clip in candidates(wish)]
+    rungs = [rung(clip) for clip in candidates(wish) if legal(clip)]
     fitting = [found for found in rungs if found.fits] or [found for found in rungs if found.possible]
     largest = fitting[0] if fitting else None
     above = rungs[: rungs.index(largest)] if largest else rungs

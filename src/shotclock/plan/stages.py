@@ -36,6 +36,7 @@ GUESSES: Mapping[Phase, Guess] = {
     Phase.LOAD_TRANSFORMER: Guess(fixed_s=1.0, unit_s=1e-9, factor=5),
     Phase.PREPARE: Guess(fixed_s=0.2, unit_s=0.0, factor=5),
     Phase.SNAPSHOT: Guess(fixed_s=0.02, unit_s=2e-6, factor=4),  # 12 to 28 ms at 1,344 to 9,216 tokens (lease.md)
+    Phase.UPSCALE: Guess(fixed_s=2.0, unit_s=0.0, factor=5),
     Phase.SAVE_LATENTS: Guess(fixed_s=0.1, unit_s=1e-5, factor=5),
     Phase.LOAD_DECODERS: Guess(fixed_s=1.0, unit_s=1e-9, factor=5),
     Phase.DECODE_AUDIO: Guess(fixed_s=1.0, unit_s=0.5, factor=5),

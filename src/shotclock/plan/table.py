@@ -67,9 +67,12 @@ class Table:
 def reach_table(forecast: Forecast) -> Table:
     """Sizes of the wish's shape from a quarter to four times its area, lengths from a quarter to twice its frames."""
     case = forecast.case
-    steps = tuple(sorted({max(MIN_STEPS, round(share * case.steps)) for share in STEP_SHARES}))
-    clips = {scaled(case.geometry, area, length) for area in AREAS for length in LENGTHS} - {None}
-    ordered = sorted((clip for clip in clips if clip), key=lambda clip: (clip.video_tokens, clip.frames))
+    shares = (1.0,) if case.fixed_steps else STEP_SHARES
+    steps = tuple(sorted({max(MIN_STEPS, round(share * case.steps)) for share in shares}))
+    clips = {scaled(case.geometry, area, length) for area in AREAS for length in LENGTHS}
+    ordered = sorted(
+        (clip for clip in clips if clip and case.legal(clip)), key=lambda clip: (clip.video_tokens, clip.frames)
+    )
     rows = tuple(
         TableRow(
             geometry=clip,

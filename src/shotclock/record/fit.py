@@ -22,6 +22,8 @@ from shotclock.plan.rate import FILES, PhaseSample, Rates, units_of
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir
 
+Kind = tuple[str, int]  # of a pass, and the number of its stage
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -31,8 +33,8 @@ class Attempt:
     name: str
     file_bytes: Mapping[str, int]
     cached_shares: Mapping[str, float]
-    warm_up_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    pass_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    warm_up_s: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+    pass_s: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
     phase_s: list[tuple[str, float]] = field(default_factory=list)
     passes: int = 0
 
@@ -146,27 +148,28 @@ def _take(run: RunDir, number: int, line: Mapping[str, Any], attempt: Attempt, r
 
 def _take_pass(line: Mapping[str, Any], seconds: float, attempt: Attempt, request: Request) -> None:
     step = line["step"] - 1
-    legs = tuple(LegName(leg) for leg in line["legs"])
-    kind = kind_of(Pass(legs=legs, video=request.guidance.video.runs(step), audio=request.guidance.audio.runs(step)))
+    stage = next((stage for stage in reversed(request.stages) if stage.first <= step), request.stages[0])
+    runs = stage.guidance.video.runs(step - stage.first), stage.guidance.audio.runs(step - stage.first)
+    launch = Pass(legs=tuple(LegName(leg) for leg in line["legs"]), video=runs[0], audio=runs[1])
     warm = attempt.passes >= attempt.key.warm_up_passes
-    (attempt.pass_s if warm else attempt.warm_up_s)[kind].append(seconds)
+    (attempt.pass_s if warm else attempt.warm_up_s)[kind_of(launch), stage.number].append(seconds)
     attempt.passes += 1
 
 
 def samples_of(attempt: Attempt, request: Request) -> list[Sample]:
-    """One sample a kind of pass."""
-    geometry = request.geometry
+    """One sample a kind of pass and stage; a stage has its own size."""
+    clips = {stage.number: stage.geometry for stage in request.stages}
     return [
         Sample(
-            geometry=str(geometry),
-            video_tokens=geometry.video_tokens,
-            audio_tokens=geometry.audio_tokens,
+            geometry=str(clips[stage]),
+            video_tokens=clips[stage].video_tokens + request.appended_tokens(clips[stage]),
+            audio_tokens=clips[stage].audio_tokens,
             kind=kind,
-            warm_up_s=tuple(attempt.warm_up_s[kind]),
-            pass_s=tuple(attempt.pass_s[kind]),
+            warm_up_s=tuple(attempt.warm_up_s[kind, stage]),
+            pass_s=tuple(attempt.pass_s[kind, stage]),
             run=attempt.name,
         )
-        for kind in sorted(attempt.pass_s.keys() | attempt.warm_up_s.keys())
+        for kind, stage in sorted(attempt.pass_s.keys() | attempt.warm_up_s.keys())
     ]
 
 

@@ -18,19 +18,22 @@ from typing import Any
 import psutil
 import torch
 
+from shotclock import recipes
 from shotclock.device import is_unified
-from shotclock.errors import RunDirError
+from shotclock.errors import RequestError, RunDirError
 from shotclock.geometry import Geometry
+from shotclock.guidance import Guidance
 from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.plan.cost import TEXT_TOKENS, decode_flops
 from shotclock.plan.forecast import Case, Forecast, forecast
 from shotclock.plan.key import attention_order, law_key
 from shotclock.plan.law import LawKey
-from shotclock.plan.memory import FLOAT_BYTES, Needs, Room, Tiles, Weights
+from shotclock.plan.memory import FLOAT_BYTES, Jobs, Needs, Room, Tiles, Weights
 from shotclock.plan.pricing import Scope
 from shotclock.plan.rate import MATRIX, PhaseSample, Rates
 from shotclock.plan.store import Known, keep_rates, read_known
+from shotclock.recipes import RecipeName, Stage
 from shotclock.render.decode import decoder_stages
 from shotclock.render.page_cache import cached_share
 from shotclock.render.tiling import choose_tiling, decode_bytes
@@ -121,17 +124,37 @@ def case_of(
     """What the headers say, as the planner takes it."""
     config = transformer_config(transformer_settings(headers.transformer, pinned_config=pinned_config))
     files = {name: header for name, header in files_of(headers).items() if header is not None}
+    name = RecipeName(request.recipe)
+
+    def stages_of(geometry: Geometry, guidance: Guidance, steps: int) -> tuple[Stage, ...]:
+        return recipes.stages(name, geometry, guidance, steps=steps, seed=request.seed)
+
+    def legal(geometry: Geometry) -> bool:
+        try:
+            recipes.require(name, geometry, request.guidance, request.steps)
+        except RequestError:
+            return False
+        return True
+
+    def jobs(geometry: Geometry, guidance: Guidance) -> list[tuple[Geometry, Guidance, int]]:
+        stages = stages_of(geometry, guidance, request.steps)
+        return [(one.geometry, one.guidance, request.appended_tokens(one.geometry)) for one in stages]
+
     return Case(
         geometry=request.geometry,
         guidance=request.guidance,
         steps=request.steps,
+        recipe=stages_of,
+        appended=request.appended_tokens,
+        legal=legal,
+        fixed_steps=recipes.RECIPES[name].fixed_steps,
         config=config,
         key=key_of(request, config, machine),
         scope=scope,
         file_bytes={name: header.file_bytes for name, header in files.items()},
         cached_shares=cached_shares(headers),
         decode_flops=decode_counter(headers.video_vae),
-        needs=needs_of(headers, config, machine, encodes_text=scope.encodes_text),
+        needs=needs_of(headers, config, machine, jobs, encodes_text=scope.encodes_text),
     )
 
 
@@ -158,7 +181,9 @@ def decode_counter(header: Header) -> Callable[[Geometry], int]:
     return lambda geometry: decode_flops(shapes, config, geometry)
 
 
-def needs_of(headers: CheckpointHeaders, config: TransformerConfig, machine: Machine, *, encodes_text: bool) -> Needs:
+def needs_of(
+    headers: CheckpointHeaders, config: TransformerConfig, machine: Machine, jobs: Jobs, *, encodes_text: bool
+) -> Needs:
     """Memory of the four files on the machine."""
     size = machine.dtype.itemsize
     as_stored = machine.dtype == torch.bfloat16
@@ -166,6 +191,7 @@ def needs_of(headers: CheckpointHeaders, config: TransformerConfig, machine: Mac
     transformer = {k: e for k, e in headers.transformer.tensors.items() if "embeddings_connector." not in k}
     video = {k: e for k, e in headers.video_vae.tensors.items() if "decoder." in k}
     return Needs(
+        jobs=jobs,
         config=config,
         weights=Weights(
             text_bytes=0 if text is None else sum(size * entry.elements for entry in text.tensors.values()),
