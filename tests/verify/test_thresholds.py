@@ -12,7 +12,7 @@ from shotclock.verify.container import container_numbers
 from shotclock.verify.expectation import EXPECTABLE, Expectation
 from shotclock.verify.reader import Limits, read_clip
 from shotclock.verify.rules import parse
-from shotclock.verify.thresholds import RULES, table, with_changes
+from shotclock.verify.thresholds import RULES, limit, table, with_changes
 from shotclock.verify.verifier import raw_numbers
 
 DOCS = Path(__file__).parents[2] / "docs" / "verify.md"
@@ -57,3 +57,9 @@ def test_unknown_rules_keys_and_conditions_are_refused(changes: dict[str, dict[s
     """A typing error must not switch a check off."""
     with pytest.raises(RequestError):
         with_changes(RULES, changes)
+
+
+def test_places_are_marked_at_the_limits_of_the_table() -> None:
+    """The WARN limit where there is one, else the FAIL one."""
+    assert (limit("noise", "noise_sigma_most"), limit("grad_kurt", "grad_kurt")) == (9.0, 7.0)
+    assert limit("freeze_run", "mad_least") == 0.02

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 FPS = 24  # frames a second of every base clip
-RATE_HZ = 48000
 
 Frame = UInt8[np.ndarray, "h w 3"]
 Canvas = Float[np.ndarray, "rows columns 3"]

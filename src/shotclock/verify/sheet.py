@@ -19,6 +19,7 @@ from shotclock.verify import grids, motion, still
 from shotclock.verify.reader import Sound
 from shotclock.verify.rules import Outcome
 from shotclock.verify.sound import decibels
+from shotclock.verify.thresholds import limit
 from shotclock.verify.verdict import Verdict, describe
 
 Frame = UInt8[np.ndarray, "h w 3"]
@@ -32,7 +33,8 @@ SMALL, MIDDLE, LARGE = 15, 19, 44  # font sizes
 BACKGROUND, PAPER, INK, FAINT = (24, 26, 30), (36, 39, 45), (230, 230, 225), (140, 145, 150)
 RED, AMBER, BLUE, GREEN = (255, 70, 60), (255, 180, 40), (90, 160, 255), (90, 220, 130)
 COLOUR_OF = {Outcome.FAIL: RED, Outcome.WARN: AMBER, Outcome.PASS: GREEN, Outcome.SKIPPED: FAINT}
-NOISY_SIGMA, CUT_RATIO, HELD_MAD = 9.0, 3.5, 0.02  # where the table warns: noise, cut, frozen
+NOISY_SIGMA, CUT_RATIO = limit("noise", "noise_sigma_most"), limit("cut", "cut_ratio")
+HELD_MAD = limit("freeze_run", "mad_least")
 MOST_FINDINGS = 5
 GRID_RULES = {"grid2", "grid4", "grid8", "grid32", "grid32_tokens", "tile_step"}  # seen in the mean of all frames only
 GRID_BLUR, GRID_GAIN = 9, 24.0  # pixels of the local mean that is taken away, and how much what is left is amplified

@@ -32,7 +32,6 @@ class FrameNumbers:
     flat: bool
     near_black: bool
     near_uniform: bool
-    luma_std: float
     correlation: float
     noise_sigma: float
     dead_rows: float
@@ -65,7 +64,6 @@ def frame_numbers(frame: Frame, y: Plane) -> FrameNumbers:
         flat=bool(stds.max() < FLAT_STD),
         near_black=y_mean < NEAR_BLACK_MEAN,
         near_uniform=y_std < NEAR_UNIFORM_STD,
-        luma_std=y_std,
         correlation=lag1_correlation(y),
         noise_sigma=noise_sigma(y),
         dead_rows=float((rows < DEAD_ROW_STD).mean()),

@@ -551,6 +551,14 @@ STAGE_RULES = (
 
 RULES = CONTAINER_RULES + PIXEL_RULES + AUDIO_RULES + STAGE_RULES
 
+
+def limit(name: str, metric: str) -> float:
+    """The limit at which a metric of a rule first speaks, for who marks places: the WARN one where there is one."""
+    rule = next(rule for rule in RULES if rule.name == name)
+    bounds = [bound for text in rule.warn + rule.fail for bound in parse(text)]
+    return next(bound.limit for bound in bounds if bound.metric == metric)
+
+
 NOT_JUDGED = (
     "whether the picture shows what the prompt says, and anatomy",
     "ghosts between chunks and seams that were blended well",
