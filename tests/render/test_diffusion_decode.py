@@ -21,7 +21,7 @@ from shotclock.errors import DoesNotFit, RenderFailed, RequestError
 from shotclock.geometry import Geometry
 from shotclock.latents import noise as initial_noise
 from shotclock.model import diffusion_decoder, neighbourhood
-from shotclock.model.diffusion_decoder import TilePlan
+from shotclock.model.diffusion_decoder import TilePlan, plan_tile
 from shotclock.model.neighbourhood import Attend, Natten, Part, largest_difference, seen, windowed
 from shotclock.render import exact_tiles
 from shotclock.render.decode import to_uint8
@@ -206,7 +206,34 @@ def test_live_bytes_are_those_that_the_arithmetic_says(
         group = sum(part.numel() for part in decoder.frames(latent, cuts, noise))
     found = (live.peak - group) / 4
     wanted = decode_elements(config, (3, 7, 7), cuts)
-    assert 0.6 * wanted < found < 1.05 * wanted
+    assert 0.5 * wanted < found < 1.05 * wanted
+
+
+@pytest.mark.parametrize("cuts", [None, Cuts(frames=(9,), columns=(192,))])
+def test_the_released_sizes_hold_what_the_arithmetic_says(monkeypatch: pytest.MonkeyPatch, cuts: Cuts | None) -> None:
+    """The real code in bf16 on tensors without values, 17 frames of 384x224: within what tiles are chosen by."""
+
+    def attention(q: Tensor, *_: Any, **__: Any) -> Tensor:
+        return torch.empty_like(q)  # stores no scores, as the fused kernels do not
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    shape, grids = (3, 7, 12), RELEASED.grids((3, 7, 12))
+    with torch.device("meta"):
+        network = diffusion_decoder.DiffusionDecoder(RELEASED).bfloat16().requires_grad_(False)
+        latent, noise = torch.empty(128, *shape, dtype=torch.bfloat16), torch.empty(3, 17, 224, 384)
+    frames, rows, columns = exact_tiles.cores(RELEASED, shape, cuts)
+    plan = plan_tile(RELEASED, grids, (frames[0], rows[0], columns[0]))
+    with torch.inference_mode(), LiveBytes() as live:
+        live._known.add(noise.untyped_storage()._cdata)  # of the caller, on the host
+        features = network.features(latent, windowed)
+        context = network.context(features, grids, plan, windowed)
+        time, height, width = (
+            slice(n * part.start, n * part.stop) for n, part in zip((1, 4, 4), plan.stage_5[0], strict=True)
+        )
+        for picture in network.denoise(noise[:, time, height, width], context, plan, windowed):
+            assert picture.shape[0] == 3
+    needed = decode_bytes(cuts, clip(384, 224, 17), config=RELEASED, element_bytes=2)
+    assert 0.7 * needed < live.peak < needed
 
 
 def clip(width: int, height: int, frames: int) -> Geometry:
@@ -214,7 +241,7 @@ def clip(width: int, height: int, frames: int) -> Geometry:
 
 
 @pytest.mark.parametrize(
-    ("geometry", "whole_gb", "least_gb"), [(clip(768, 448, 25), 1.7, 0.9), (clip(1920, 1088, 121), 24.5, 4.0)]
+    ("geometry", "whole_gb", "least_gb"), [(clip(768, 448, 25), 1.8, 1.1), (clip(1920, 1088, 121), 24.6, 4.1)]
 )
 def test_full_sizes_fit_a_card(geometry: Geometry, whole_gb: float, least_gb: float) -> None:
     """Bytes in bf16 at the released sizes: whole where it fits, with little more arithmetic in two thirds of it."""

@@ -19,7 +19,7 @@ from shotclock.model.neighbourhood import BLOCK, SCORES, Part, Window
 from shotclock.render.tiling import FLOAT_BYTES, PIXEL_CHANNELS, Boundaries
 
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40)  # tiles an axis that are considered
-PIECE_WIDTHS = 4  # hidden widths held a cell of a piece: two of the feed-forward, or norms and float32 rotations
+PIECE_WIDTHS = 6  # hidden widths held a cell of a piece: feed-forward, or norms and rotations in float32 (tests/render)
 SLACK_RATIO = 1.1  # allowance for the allocator; assumed, no device run yet
 SMALLER_RATIO = 0.75  # of the memory that was not there, for the next try
 
