@@ -138,7 +138,7 @@ def render(
     ] = "tiny",
     negative_prompt: Annotated[str | None, typer.Option(help="What to stay away from; @FILE reads a file.")] = None,
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT in pixels, multiples of 32.")] = None,
-    frames: Annotated[int | None, typer.Option(help="8k+1 frames.")] = None,
+    frames: Annotated[str | None, typer.Option(help="8k+1 frames; auto: as long as the prompt's shot is.")] = None,
     fps: Annotated[str, typer.Option(help="Exact rate: 24, 25, 24000/1001.")] = "24",
     seed: Annotated[int, typer.Option(help="The same seed is the same starting noise on every device.")] = 10,
     steps: Annotated[int | None, typer.Option(help="Denoising steps.", show_default="the recipe's")] = None,
@@ -164,6 +164,24 @@ def render(
     video_vae: Annotated[Path | None, typer.Option(help="This conv video VAE file.")] = None,
     audio_vae: Annotated[Path | None, typer.Option(help="This audio VAE file.")] = None,
     pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="one_stage, distilled, distilled_draft, two_stage or hq.", show_default="by --class"),
+    ] = None,
+    model_class: Annotated[
+        str | None, typer.Option("--class", help="dev or distilled: the headers of both are equal.")
+    ] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(help="FILE[@FRAME[:STRENGTH]]: a picture the clip passes through; repeatable.")
+    ] = None,
+    keyframe_slot: Annotated[
+        list[int] | None, typer.Option(help="A frame whose keyframe is generated beside the clip; repeatable.")
+    ] = None,
+    audio: Annotated[Path | None, typer.Option(help="A sound that the clip is made for, at least as long.")] = None,
+    lora: Annotated[list[str] | None, typer.Option(help="FILE[:STRENGTH], fused at load; repeatable.")] = None,
+    distilled_lora: Annotated[Path | None, typer.Option(help="This distilled LoRA, for two_stage and hq.")] = None,
+    upscaler: Annotated[Path | None, typer.Option(help="This spatial upscaler, for recipes of two stages.")] = None,
+    duration_head: Annotated[Path | None, typer.Option(help="This duration head, for --frames auto.")] = None,
     lease: Lease_ = None,
     lease_end: LeaseEnd = None,
     leases: Leases = "1",

@@ -22,11 +22,13 @@ class Phase(StrEnum):
     LOAD_TEXT = "load-text"
     ENCODE = "encode"
     CONNECT = "connect"
+    CONDITION = "condition"  # pictures and sound to latents
     REHEARSE = "rehearse"  # every later stage on one latent frame, before the first forward
     LOAD_TRANSFORMER = "load-transformer"
     PREPARE = "prepare"
     DENOISE = "denoise"
     SNAPSHOT = "snapshot"  # between the pieces of denoise
+    UPSCALE = "upscale"  # between two stages
     SAVE_LATENTS = "save-latents"
     LOAD_DECODERS = "load-decoders"
     DECODE_AUDIO = "decode-audio"

@@ -56,6 +56,7 @@ class RunDir:
         self.plan = path / "plan.json"
         self.contexts = path / "contexts.safetensors"
         self.events = path / "events.jsonl"
+        self.conditions = path / "conditions.safetensors"
         self.latents = path / "latents.safetensors"
         self.clip = path / "clip.mp4"
         self.wave = path / "clip.wav"
@@ -92,6 +93,10 @@ class RunDir:
                 way_out="name its folder, or start it with `shotclock render`",
             )
         return run
+
+    def stage(self, number: int) -> Path:
+        """Where the latents of a stage before the last one go."""
+        return self.path / f"stage-{number}.safetensors"
 
     def draft(self, step: int) -> Path:
         """Where the draft of ``step`` goes; never the clip's own name."""

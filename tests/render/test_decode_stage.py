@@ -19,6 +19,7 @@ from shotclock.render import contexts, finish, pipeline
 from shotclock.render.decode import VideoDecoder
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
+from shotclock.render.stages import Left
 from shotclock.render.tiling import Stage, Tiling
 from shotclock.request import Scales, make_request
 from shotclock.rundir import RunDir
@@ -32,6 +33,7 @@ class ShortOfMemory:
     """A video decoder that runs out of memory ``failures`` times before it decodes to grey."""
 
     dtype = torch.float32
+    device = torch.device("cpu")
     stages = (Stage(channels=8, layers=1, time_scale=8, side_scale=8),)
 
     def __init__(self, failures: int) -> None:
@@ -82,7 +84,7 @@ def test_out_of_memory_in_decode_tries_smaller_tiles(
     made, state = job(models, tmp_path / "run", side=1024)
     decoder = ShortOfMemory(2)
     monkeypatch.setattr(finish, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
-    pipeline.save_latents(made, state)
+    pipeline.save_latents(made, Left.of(state, made.request.stages[0], 0))
     before = made.run.latents.read_bytes()
     finish.decode(made, journal(), state)
     assert len(decoder.tried) == 3 and decoder.tried[0] != decoder.tried[1] != decoder.tried[2]

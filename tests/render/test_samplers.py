@@ -215,3 +215,14 @@ def test_conditioned_tokens_get_no_noise() -> None:
             state = move(sampler, levels, state, (found, state.audio * 0.5), sides)
             assert torch.equal(state.video[:, :1], clean[:, :1])
         assert (NOISE in state.carried) and set(state.carried) == {NOISE}
+
+
+@pytest.mark.parametrize("sampler", list(Sampler))
+def test_no_two_tensors_of_a_state_share_memory(sampler: Sampler) -> None:
+    """A state goes to disk as it is, and its file format refuses shared tensors."""
+    for event in run(torch.float32, sampler, guidance(4, full=False)):
+        if isinstance(event, StepEnds):
+            state = event.state
+            held = [state.video, state.audio, state.video_x0, state.audio_x0, *state.carried.values()]
+            addresses = [tensor.data_ptr() for tensor in held if tensor is not None]
+            assert len(set(addresses)) == len(addresses)

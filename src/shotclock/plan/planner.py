@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+import torch
+from pydantic import ValidationError
+
+from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, LegName
 from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.plan.cost import TEXT_TOKENS as CONTEXT_TOKENS
 from shotclock.plan.cost import decode_flops, step_flops
 from shotclock.plan.foreseen import Foreseen
+from shotclock.recipes import RecipeName, Stage, all_passes, warnings
 from shotclock.request import Document, Request
-from shotclock.schedule import check, sigmas
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
 
 TEXT_TOKENS = CONTEXT_TOKENS
@@ -33,8 +37,32 @@ class PlannedFile(Document):
     model_version: str | None
 
 
+class PlannedStage(Document):
+    """One sampling job of the render."""
+
+    size: str
+    video_tokens: int
+    sampler: str
+    sigmas: tuple[float, ...]
+    steps: int
+    legs: tuple[str, ...]
+    lora_strength: float
+
+    def line(self, number: int) -> str:
+        """What a person reads of it."""
+        lora = f", distilled LoRA at {self.lora_strength:g}" if self.lora_strength else ""
+        return (
+            f"stage {number}: {self.size}, {self.video_tokens} video tokens, {self.sampler}, {self.steps} steps x "
+            f"{len(self.legs)} legs, sigmas {self.sigmas[0]:g} to {self.sigmas[-2]:g} and 0{lora}"
+        )
+
+
 class Plan(Document):
-    """What will run and what it is expected to take. ``forwards`` counts legs over all steps, ``passes`` launches."""
+    """What will run and what it is expected to take. ``forwards`` counts legs over all steps, ``passes`` launches.
+
+    ``steps`` are evaluations of the model over all stages; ``video_tokens`` and ``step_flops`` are the last stage's,
+    ``sigmas`` the first one's. ``warnings`` are for verdict and record too.
+    """
 
     format: Literal["shotclock/plan/1"] = "shotclock/plan/1"
     request_sha256: str
@@ -57,6 +85,8 @@ class Plan(Document):
     decode_flops: int
     pinned_config: bool
     files: dict[str, PlannedFile]
+    stages: tuple[PlannedStage, ...] = ()
+    warnings: tuple[str, ...] = ()
     forecast: Foreseen | None = None
 
     @property
@@ -71,49 +101,95 @@ class Plan(Document):
             f"{self.video_tokens} video + {self.audio_tokens} audio tokens, {self.passes} passes on {self.device} "
             f"in {self.dtype}",
             *self.switches,
+            *(stage.line(number) for number, stage in enumerate(self.stages, start=1) if len(self.stages) > 1),
             f"sigmas {self.sigmas[0]:g} to {self.sigmas[-2]:g} and 0, sha256 {self.sigmas_sha256[:12]}",
             f"{self.step_flops / 1e12:.4g} TFLOP a step, {self.decode_flops / 1e12:.4g} TFLOP to decode, "
             f"{size_gb:.3g} GB of weights",
+            *(f"WARNING: {warning}" for warning in self.warnings),
         ]
 
 
 def make_plan(
-    request: Request, headers: CheckpointHeaders, *, device: str, dtype: str, pinned_config: bool = False
+    request: Request,
+    headers: CheckpointHeaders,
+    *,
+    device: str,
+    dtype: str,
+    pinned_config: bool = False,
+    others: Mapping[str, Header] | None = None,
+    said: tuple[str, ...] = (),
 ) -> Plan:
-    """Count everything that can be counted; raises :class:`RequestError` for what the model cannot do."""
+    """Count everything that can be counted; raises :class:`RequestError` for what the model cannot do.
+
+    ``others`` are files of weights beside the four, by role; ``said`` is what to warn of besides the recipe.
+    """
     geometry, guidance = request.geometry, request.guidance
     config = transformer_config(transformer_settings(headers.transformer, pinned_config=pinned_config))
-    levels = sigmas(request.steps)
-    check(levels)
-    values = tuple(float(level) for level in levels)
+    stages = request.stages
+    passes = all_passes(stages, config.blocks)
+    counted = Counter(leg for step in passes for launch in step for leg in launch.legs)
     parts = {
         "transformer": headers.transformer,
         "text_encoder": headers.text_encoder,
         "video_vae": headers.video_vae,
         "audio_vae": headers.audio_vae,
+        **(others or {}),
     }
     return Plan(
         request_sha256=request.digest,
         device=device,
         dtype=dtype,
-        video_tokens=geometry.video_tokens,
+        video_tokens=geometry.video_tokens + request.appended_tokens(geometry),
         audio_tokens=geometry.audio_tokens,
         text_tokens=TEXT_TOKENS,
         latent_frames=geometry.latent_frames,
         audio_latents=geometry.audio_frames,
         blocks=config.blocks,
         legs=tuple(guidance.legs(config.blocks)),
-        forwards=count_forwards(guidance, request.steps, config.blocks),
-        passes=sum(len(guidance.passes(step, config.blocks)) for step in range(request.steps)),
-        steps=request.steps,
-        sigmas=values,
-        sigmas_sha256=hashlib.sha256(levels.numpy().astype("<f4").tobytes()).hexdigest(),
-        switches=switches(guidance, request.steps, config),
+        forwards={str(leg): counted[leg] for leg in LegName if counted[leg]},
+        passes=sum(len(step) for step in passes),
+        steps=len(passes),
+        sigmas=stages[0].sigmas,
+        sigmas_sha256=levels_digest(stages),
+        switches=(*switches(guidance, stages[0].evaluations, config), *conditions(request)),
         step_flops=step_flops(config, geometry, guidance, TEXT_TOKENS),
         decode_flops=_decode_flops(headers.video_vae, geometry),
         pinned_config=pinned_config,
         files={name: _planned(header) for name, header in parts.items() if header is not None},
+        stages=tuple(_stage(stage, request, config.blocks) for stage in stages),
+        warnings=(*warnings(RecipeName(request.recipe), request.declared, guidance, config.blocks), *said),
     )
+
+
+def levels_digest(stages: Sequence[Stage]) -> str:
+    """sha256 of the levels of all stages, in order, as little-endian float32."""
+    levels = torch.cat([stage.schedule() for stage in stages])
+    return hashlib.sha256(levels.numpy().astype("<f4").tobytes()).hexdigest()
+
+
+def _stage(stage: Stage, request: Request, blocks: int) -> PlannedStage:
+    clip = stage.geometry
+    return PlannedStage(
+        size=f"{clip.width}x{clip.height}",
+        video_tokens=clip.video_tokens + request.appended_tokens(clip),
+        sampler=str(stage.sampler),
+        sigmas=stage.sigmas,
+        steps=stage.evaluations,
+        legs=tuple(stage.guidance.legs(blocks)),
+        lora_strength=stage.lora,
+    )
+
+
+def conditions(request: Request) -> tuple[str, ...]:
+    """One sentence for what a condition changes in the forwards."""
+    said = []
+    if appended := request.appended_tokens(request.geometry):
+        said.append(f"pictures after frame 0 and keyframe slots add {appended} video tokens and no forward")
+    if any(image.frame == 0 for image in request.images):
+        said.append("a picture at frame 0 adds no token and no forward")
+    if request.sound is not None:
+        said.append("the sound is given: its stream is frozen, which saves no forward, and no vocoder runs")
+    return tuple(said)
 
 
 def count_forwards(guidance: Guidance, steps: int, blocks: int) -> dict[str, int]:
@@ -160,3 +236,16 @@ def _planned(header: Header) -> PlannedFile:
         tensors=len(header.tensors),
         model_version=header.model_version,
     )
+
+
+def read_plan(text: str) -> Plan:
+    """Parse a plan.json; raises :class:`RequestError`."""
+    try:
+        return Plan.model_validate_json(text)
+    except ValidationError as bad:
+        first = bad.errors()[0]
+        raise RequestError(
+            f"plan.json is not a plan: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}",
+            allowed="what this version of shotclock wrote",
+            way_out="resume with the version that began the run (events.jsonl names it), or render into a new folder",
+        ) from None

@@ -15,12 +15,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from shotclock.errors import RequestError
-from shotclock.events import Phase, Progress
+from shotclock.events import Notice, Phase, Progress
 from shotclock.model.config import transformer_config
 from shotclock.model.connector import Connectors
 from shotclock.plan.planner import TEXT_TOKENS
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
+from shotclock.render.prompts import PromptCache
 from shotclock.render.text import Features, TextEncoder
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside
@@ -73,16 +74,29 @@ def read_contexts(run: RunDir, device: torch.device, dtype: torch.dtype) -> Cont
 
 
 def encode(job: Job, journal: Journal) -> Contexts:
-    """Both prompts through the text encoder and the connectors; the encoder is gone when this returns."""
-    assert job.headers.text_encoder is not None, "no contexts and no text encoder"
-    with journal.phase(Phase.LOAD_TEXT):
-        encoder = TextEncoder.load(job.headers.text_encoder, device=job.device, dtype=job.dtype)
+    """Both prompts through the text encoder and the connectors; the encoder is gone when this returns.
 
-    def progress(done: int, total: int) -> None:
-        journal.say(Progress(phase=Phase.ENCODE, done=done, total=total))
+    Prompts that an earlier render encoded are taken from there; where both are, no encoder is loaded.
+    """
+    header = job.headers.text_encoder
+    assert header is not None, "no contexts and no text encoder"
+    cache = PromptCache.of(job.prompts, header, device=job.plan.device, dtype=job.dtype)
+    prompts = list(dict.fromkeys([job.request.prompt, job.request.negative_prompt]))
+    known = {prompt: found for prompt in prompts if (found := cache.read(prompt)) is not None}
+    if missing := [prompt for prompt in prompts if prompt not in known]:
+        with journal.phase(Phase.LOAD_TEXT):
+            encoder = TextEncoder.load(header, device=job.device, dtype=job.dtype)
 
-    with journal.phase(Phase.ENCODE), encoder:
-        features = encoder.encode([job.request.prompt, job.request.negative_prompt], progress)
+        def progress(done: int, total: int) -> None:
+            journal.say(Progress(phase=Phase.ENCODE, done=done, total=total))
+
+        with journal.phase(Phase.ENCODE), encoder:
+            for prompt, found in zip(missing, encoder.encode(missing, progress), strict=True):
+                known[prompt] = found
+                cache.keep(prompt, found)
+    else:
+        journal.say(Notice(text="both prompts were encoded by an earlier render: no text encoder is loaded"))
+    features = [known[prompt] for prompt in (job.request.prompt, job.request.negative_prompt)]
     with journal.phase(Phase.CONNECT):
         connectors = load_connectors(
             job.headers.transformer, device=job.device, dtype=job.dtype, pinned_config=job.plan.pinned_config

@@ -18,13 +18,17 @@ from shotclock.device import free_bytes, release
 from shotclock.errors import RenderFailed
 from shotclock.events import Notice, Phase, Progress, State
 from shotclock.geometry import Geometry, unpatchify_audio, unpatchify_video
-from shotclock.latents import noise
+from shotclock.latents import clip_tokens, noise
 from shotclock.plan.planner import Plan
+from shotclock.recipes import halved
 from shotclock.render.decode import AudioDecoder, VideoDecoder, fit_wave
+from shotclock.render.given import clip_sound, read_media
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
 from shotclock.render.media import write_clip, write_wav
+from shotclock.render.stages import stage_at
 from shotclock.render.tiling import Tiling, choose_tiling, smaller
+from shotclock.render.upscale import Upscaler
 from shotclock.request import Request
 from shotclock.rundir import RunDir, write_aside
 from shotclock.weights.checkpoint import CheckpointHeaders
@@ -61,14 +65,25 @@ def decode(job: Job, journal: Journal, state: State) -> None:
     with journal.phase(Phase.LOAD_DECODERS):
         decoders = load_decoders(job.headers, job.device, job.dtype)
     with journal.phase(Phase.DECODE_AUDIO):
-        wave = sound(decoders.audio, state.audio, geometry)
-        write_wav(job.run.wave, wave, decoders.audio.sample_rate)
+        wave, rate = heard(job.run, job.request, decoders.audio, state.audio, geometry)
+        write_wav(job.run.wave, wave, rate)
     with journal.phase(Phase.DECODE_VIDEO):
         latent = unpatchify_video(state.video, geometry)
         tiling = planned_tiling(decoders.video, geometry)
-        while not _decode_video(job, journal, decoders, latent, tiling, wave):
+        while not _decode_video(job, journal, decoders.video, latent, tiling, (wave, rate)):
             release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
             tiling = smaller(tiling, geometry)
+
+
+def heard(
+    run: RunDir, request: Request, audio: AudioDecoder, tokens: Float[Tensor, "1 m d"], geometry: Geometry
+) -> tuple[Float[Tensor, "2 n"], int]:
+    """What the clip sounds like, and its rate: the samples that were given, else decoded latents."""
+    given = clip_sound(read_media(run, request))
+    if given is None:
+        return sound(audio, tokens, geometry), audio.sample_rate
+    wave, rate = given
+    return fit_wave(wave, sample_rate=rate, duration_s=geometry.duration_s), rate
 
 
 def sound(audio: AudioDecoder, tokens: Float[Tensor, "1 m d"], geometry: Geometry) -> Float[Tensor, "2 n"]:
@@ -80,16 +95,16 @@ def sound(audio: AudioDecoder, tokens: Float[Tensor, "1 m d"], geometry: Geometr
 def _decode_video(
     job: Job,
     journal: Journal,
-    decoders: Decoders,
+    video: VideoDecoder,
     latent: Float[Tensor, "1 c f h w"],
     tiling: Tiling | None,
-    wave: Float[Tensor, "2 n"],
+    heard: tuple[Float[Tensor, "2 n"], int],
 ) -> bool:
     """Decode and write the clip; False where the device's memory did not do for these tiles."""
     journal.say(Notice(text=f"decoding {'untiled' if tiling is None else f'in tiles of {tiling}'}"))
     geometry = job.request.geometry
-    frames = counted(decoders.video.frames(latent, tiling), geometry.frames, journal)
-    rate = decoders.audio.sample_rate
+    frames = counted(video.frames(latent, tiling), geometry.frames, journal)
+    wave, rate = heard
     try:
         write_clip(job.run.clip, frames, fps=geometry.fps, wave=wave, sample_rate=rate, comment="")
     except torch.OutOfMemoryError:
@@ -129,11 +144,14 @@ def _rehearse_in(run: RunDir, job: Job) -> None:
     request = job.request.model_copy(update={"frames": 1})
     geometry = request.geometry
     video_noise, audio_noise = noise(geometry, job.request.seed)
+    if job.given.upscaler is not None:
+        half = halved(geometry)
+        upscaler = Upscaler.load(job.given.upscaler, job.headers.video_vae, device=job.device, dtype=job.dtype)
+        upscaler.upscale(unpatchify_video(noise(half, job.request.seed)[0], half))
     decoders = load_decoders(job.headers, job.device, job.dtype)
     tiling = planned_tiling(decoders.video, job.request.geometry)
-    wave = sound(decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
+    wave, rate = heard(job.run, job.request, decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
     latent = unpatchify_video(video_noise.to(job.device, job.dtype), geometry)
-    rate = decoders.audio.sample_rate
     write_wav(run.wave, wave, rate)
     write_clip(
         run.clip, decoders.video.frames(latent, tiling), fps=geometry.fps, wave=wave, sample_rate=rate, comment=""
@@ -185,16 +203,17 @@ def decode_draft(
 ) -> None:
     """The last denoised estimate beside the run as draft-step-K.mp4, marked in name, metadata and picture."""
     assert state.video_x0 is not None and state.audio_x0 is not None, "a step has ended"
-    geometry = request.geometry
+    geometry = stage_at(request.stages, state).geometry
     decoders = load_decoders(headers, device, dtype)
-    latent = unpatchify_video(state.video_x0.to(device, dtype), geometry)
+    latent = unpatchify_video(clip_tokens(state.video_x0, geometry).to(device, dtype), geometry)
+    wave, rate = heard(run, request, decoders.audio, state.audio_x0.to(device), geometry)
     tiling = planned_tiling(decoders.video, geometry)
     write_clip(
         run.draft(state.step),
         (draft_mark(group) for group in decoders.video.frames(latent, tiling)),
         fps=geometry.fps,
-        wave=sound(decoders.audio, state.audio_x0.to(device), geometry),
-        sample_rate=decoders.audio.sample_rate,
+        wave=wave,
+        sample_rate=rate,
         comment=json.dumps({"draft_of_step": state.step, "of": plan.steps, "not_the_clip": True}),
     )
     release(device)

@@ -24,8 +24,14 @@ ARITHMETIC = (
     "latents.py",
     "schedule.py",
     "geometry.py",
+    "recipes.py",
+    "render/conditioning.py",
     "render/denoise.py",
+    "render/encode.py",
     "render/samplers.py",
+    "render/stages.py",
+    "render/upscale.py",
+    "weights/lora.py",
     "model/*.py",
 )
 
@@ -53,6 +59,7 @@ class Identity(Document):
     sigmas_sha256: str
     transformer_sha256: str
     contexts_sha256: str
+    upscaler_sha256: str | None = None
     numerics: Numerics
 
     def other_clip(self, now: Identity) -> dict[str, tuple[object, object]]:

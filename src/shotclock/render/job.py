@@ -13,6 +13,7 @@ import torch
 from shotclock.lease import Lease
 from shotclock.plan.foreseen import Foreseen
 from shotclock.plan.planner import Plan
+from shotclock.render.given import NOTHING, Given
 from shotclock.render.journal import Clock
 from shotclock.request import Request
 from shotclock.rundir import RunDir
@@ -35,6 +36,7 @@ class Job:
     """All that a render is given. ``contexts`` replaces the text encoder by a file of an earlier run.
 
     ``on_overrun`` is snapshot, stop or draft; ``rehearse`` auto, always or never. ``judge`` is None for no verdict.
+    ``prompts`` is the folder of features that earlier renders encoded; None keeps none.
     """
 
     request: Request
@@ -50,6 +52,8 @@ class Job:
     judge: Judge | None
     accept_seam: bool
     contexts: Path | None
+    given: Given = NOTHING
+    prompts: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from shotclock.device import free_bytes, peak_bytes, release, synchronise
 from shotclock.errors import RenderFailed, RenderStopped, RunDirError, ShotclockError
@@ -33,23 +34,36 @@ from shotclock.events import (
     State,
     StepEnds,
 )
-from shotclock.geometry import patchify_audio, patchify_video, unpatchify_audio, unpatchify_video
+from shotclock.geometry import patchify_audio, patchify_video
 from shotclock.govern.governor import Governor, OnOverrun, Outlook, Projection, Reason, Stop
 from shotclock.govern.meter import Demand, Gauge, Meter, Reading, default_floor_bytes, demand_of
-from shotclock.latents import noise, text_to_video
 from shotclock.model.attention import attention_backends
+from shotclock.model.transformer import Transformer
 from shotclock.plan.estimate import total
+from shotclock.recipes import Stage, all_passes
 from shotclock.render.contexts import Contexts, encode, keep_contexts, read_contexts
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.finish import decode, decode_draft, rehearse
+from shotclock.render.given import read_media
 from shotclock.render.identity import Identity, numerics
 from shotclock.render.interrupt import EXIT_RESUME, Interrupts
 from shotclock.render.job import Job, Outcome, Times
 from shotclock.render.journal import Journal, Listener, Tick
+from shotclock.render.samplers import begin
 from shotclock.render.snapshot import newest_snapshot, placed, save_snapshot
+from shotclock.render.stages import (
+    Begun,
+    Encoded,
+    Left,
+    encode_media,
+    load_fused,
+    stage_at,
+    to_render,
+    to_stage,
+)
+from shotclock.render.upscale import Upscaler
 from shotclock.rundir import aside
 from shotclock.weights.digest import sampled_sha256
-from shotclock.weights.transformer import load_transformer
 
 EXIT_MEMORY_FLOOR = 90
 WARM_UP_RATIO = 10.0  # declared bound where no law has measured one (users.md, row 15)
@@ -182,11 +196,10 @@ def outlook(job: Job, times: Times) -> Outlook:
     """What the governor knows before the first forward."""
     foreseen = job.foreseen
     end_s = job.lease.end_s
-    blocks, guidance = job.plan.blocks, job.request.guidance
     draft = job.on_overrun == OnOverrun.DRAFT
     return Outlook(
         end_s=None if end_s is None else end_s - times.began_s,
-        steps=tuple(guidance.passes(step, blocks) for step in range(job.request.steps)),
+        steps=all_passes(job.request.stages, job.plan.blocks),
         law=foreseen.law,
         tail=foreseen.tail,
         closing=total((foreseen.closing, foreseen.draft), "closing") if draft else foreseen.closing,
@@ -285,8 +298,9 @@ def produce(job: Job, journal: Journal) -> Outcome:
         state = read_latents(job)
         if state is None:
             contexts = contexts_of(job, journal)
+            encoded = condition(job, journal)
             rehearse_if_worth(job, journal)
-            state, forwards, pass_s = sample(job, journal, contexts)
+            state, forwards, pass_s = sample(job, journal, contexts, encoded)
             del contexts
         if not (job.run.clip.is_file() and job.run.wave.is_file()):
             decode(job, journal, state)
@@ -320,6 +334,18 @@ def contexts_of(job: Job, journal: Journal) -> Contexts:
     return read_contexts(job.run, job.device, job.dtype)
 
 
+def condition(job: Job, journal: Journal) -> Encoded:
+    """Pictures and sound of the run folder to latents."""
+    kept = read_media(job.run, job.request)
+    if not kept.images and kept.sound is None:
+        return Encoded(pictures={}, sound=None)
+    with journal.phase(Phase.CONDITION):
+        encoded = encode_media(job.request, kept, job.headers, device=job.device, dtype=job.dtype)
+        gc.collect()
+        release(job.device)
+    return encoded
+
+
 def rehearse_if_worth(job: Job, journal: Journal) -> None:
     """Rehearse the tail before the first forward, unless it costs too large a share of the render."""
     if newest_snapshot(job.run) is not None:
@@ -343,12 +369,13 @@ def identity_of(job: Job) -> Identity:
         sigmas_sha256=job.plan.sigmas_sha256,
         transformer_sha256=sampled_sha256(job.headers.transformer.path),
         contexts_sha256=hashlib.sha256(job.run.contexts.read_bytes()).hexdigest(),
+        upscaler_sha256=None if job.given.upscaler is None else sampled_sha256(job.given.upscaler.path),
         numerics=numerics(job.plan, job.device, job.request.legs_per_pass),
     )
 
 
-def beginning(job: Job, journal: Journal, identity: Identity, fresh: State) -> State:
-    """The newest snapshot's state, if this attempt may continue it; else ``fresh``."""
+def beginning(job: Job, journal: Journal, identity: Identity, fresh: State, stage: Stage) -> State:
+    """The newest snapshot's state, if this attempt may continue it and it is of this stage; else ``fresh``."""
     found = newest_snapshot(job.run)
     if found is None:
         return fresh
@@ -370,61 +397,130 @@ def beginning(job: Job, journal: Journal, identity: Identity, fresh: State) -> S
         line = {"event": "Seam", "t_s": journal.now_s(), "step": found.state.step}
         journal.write(line | {"differs": {name: list(values) for name, values in seam.items()}})
         journal.say(Notice(text=f"seam after step {found.state.step}: {_said(seam)}"))
-    return placed(found.state, fresh.video)
+    return placed(to_stage(found.state, stage), fresh.video) if inside(job, stage) else fresh
+
+
+def inside(job: Job, stage: Stage) -> bool:
+    """Whether the newest snapshot is of ``stage``: nothing before it is needed then."""
+    found = newest_snapshot(job.run)
+    return found is not None and stage_at(job.request.stages, found.state).number == stage.number
 
 
 def _said(differences: dict[str, tuple[object, object]]) -> str:
     return "; ".join(f"{name} {then} then, {now} now" for name, (then, now) in differences.items())
 
 
-def sample(job: Job, journal: Journal, contexts: Contexts) -> tuple[State, dict[str, int], tuple[float, ...]]:
-    """Load the transformer, run what is left of the guided loop and save the latents; the transformer is gone then."""
-    with journal.phase(Phase.LOAD_TRANSFORMER):
-        transformer = load_transformer(
-            job.headers.transformer, device=job.device, dtype=job.dtype, pinned_config=job.plan.pinned_config
-        )
-    with journal.phase(Phase.PREPARE):
-        geometry = job.request.geometry
-        latents = text_to_video(geometry, *noise(geometry, job.request.seed)).to(job.device, transformer.dtype)
-        prepared = prepare(transformer, latents, contexts)
-        identity = identity_of(job)
-        fresh = State(step=0, video=latents.video.tokens, audio=latents.audio.tokens)
-        state = beginning(job, journal, identity, fresh)
-        sigmas = torch.tensor(job.plan.sigmas)
-    planned = forwards_left(job, state)
-    forwards: Counter[str] = Counter()
-    pass_s: list[float] = []
-    try:
-        with journal.phase(Phase.DENOISE):
-            for event in denoise(transformer, prepared, sigmas, job.request.guidance, state):
-                if isinstance(event, StepEnds | LegsEnd):
-                    require_finite(event.state)
-                    state = event.state
-                    keep(job, journal, state, identity)
-                tick = journal.say(event)
-                if isinstance(event, PassEnds):
-                    forwards.update(str(leg) for leg in event.legs)
-                    pass_s.append(tick.last_s or 0.0)
-    except RenderStopped:
-        del transformer, prepared, latents
-        draft_on_stop(job, journal, state)
-        raise
-    if forwards != planned:
-        raise RenderFailed(
-            f"{dict(forwards)} forwards ran", allowed=f"the planned {dict(planned)}", way_out="report this as a bug"
-        )
+class Tally:
+    """What ran in this attempt: forwards by leg, and seconds of every pass."""
+
+    def __init__(self) -> None:
+        self.forwards: Counter[str] = Counter()
+        self.pass_s: list[float] = []
+
+    def add(self, tick: Tick) -> None:
+        """Count a pass that ended."""
+        if isinstance(tick.event, PassEnds):
+            self.forwards.update(str(leg) for leg in tick.event.legs)
+            self.pass_s.append(tick.last_s or 0.0)
+
+
+def sample(
+    job: Job, journal: Journal, contexts: Contexts, encoded: Encoded
+) -> tuple[State, dict[str, int], tuple[float, ...]]:
+    """Run what is left of every stage and save the latents; the transformer is gone then.
+
+    The transformer is read again where a stage fuses other LoRAs, since a fuse always begins from the file.
+    """
+    tally, left = Tally(), None
+    transformer: Transformer | None = None
+    fused: float | None = None
+    for stage in job.request.stages:
+        found = None if stage.last else Left.read(job.run, stage.number, job.request)
+        if found is None:
+            upscaled = None if left is None or inside(job, stage) else upscale(job, journal, left)
+            if transformer is None or stage.lora != fused:
+                del transformer
+                transformer, fused = load(job, journal, stage.lora), stage.lora
+            begun = Begun(encoded=encoded, left=left, upscaled=upscaled)
+            state = sample_stage(job, journal, stage, transformer, contexts, begun, tally)
+            found = Left.of(state, stage, len(job.request.slots))
+            if not stage.last:
+                with journal.phase(Phase.SAVE_LATENTS):
+                    job.run.require_mine()
+                    found.save(job.run, stage.number, job.request)
+        left = found if left is None or "audio" in stage.keeps else replace(found, audio=left.audio)
+    assert left is not None, "a recipe has a stage"
     with journal.phase(Phase.SAVE_LATENTS):
-        save_latents(job, state)
-        del transformer, prepared, latents
+        save_latents(job, left)
+        del transformer, contexts
         gc.collect()
         release(job.device)
-    return state, dict(forwards), tuple(pass_s)
+    return state_of(job, left.video, left.audio), dict(tally.forwards), tuple(tally.pass_s)
 
 
-def forwards_left(job: Job, state: State) -> Counter[str]:
-    """Forwards by leg that the plan still asks for after ``state``."""
-    guidance, blocks = job.request.guidance, job.plan.blocks
-    launches = [launch for step in range(state.step, job.plan.steps) for launch in guidance.passes(step, blocks)]
+def load(job: Job, journal: Journal, lora: float) -> Transformer:
+    """The transformer as a stage runs it; the one of the stage before is gone."""
+    with journal.phase(Phase.LOAD_TRANSFORMER):
+        if lora:
+            gc.collect()
+            release(job.device)
+        return load_fused(
+            job.headers, job.given, lora, device=job.device, dtype=job.dtype, pinned_config=job.plan.pinned_config
+        )
+
+
+def upscale(job: Job, journal: Journal, left: Left) -> Tensor:
+    """The video latent of the stage before at twice its rows and columns."""
+    assert job.given.upscaler is not None, "a recipe of two sizes has an upscaler"
+    with journal.phase(Phase.UPSCALE):
+        upscaler = Upscaler.load(job.given.upscaler, job.headers.video_vae, device=job.device, dtype=job.dtype)
+        return upscaler.upscale(left.video)
+
+
+def sample_stage(
+    job: Job,
+    journal: Journal,
+    stage: Stage,
+    transformer: Transformer,
+    contexts: Contexts,
+    begun: Begun,
+    tally: Tally,
+) -> State:
+    """Run what is left of one stage; its last state, as the stage counts."""
+    with journal.phase(Phase.PREPARE):
+        latents = begun.latents(job.request, stage).to(job.device, transformer.dtype)
+        prepared = prepare(transformer, latents, contexts)
+        identity = identity_of(job)
+        state = beginning(job, journal, identity, begin(stage.sampler, latents, stage.noise_seed), stage)
+    planned = forwards_left(job, stage, state)
+    passes_before = sum(len(step) for step in all_passes(job.request.stages[: stage.number - 1], job.plan.blocks))
+    ran = Counter(tally.forwards)
+    try:
+        with journal.phase(Phase.DENOISE):
+            for one in denoise(transformer, prepared, stage.schedule(), stage.guidance, state, stage.sampler):
+                event = to_render(one, stage, passes_before, job.plan.steps)
+                if isinstance(event, StepEnds | LegsEnd):
+                    require_finite(event.state)
+                    state = to_stage(event.state, stage)
+                    keep(job, journal, event.state, identity)
+                tally.add(journal.say(event))
+    except RenderStopped:
+        del transformer, prepared, latents
+        draft_on_stop(job, journal, replace(state, step=state.step + stage.first))
+        raise
+    if tally.forwards - ran != planned:
+        raise RenderFailed(
+            f"{dict(tally.forwards - ran)} forwards ran in stage {stage.number}",
+            allowed=f"the planned {dict(planned)}",
+            way_out="report this as a bug",
+        )
+    return state
+
+
+def forwards_left(job: Job, stage: Stage, state: State) -> Counter[str]:
+    """Forwards by leg that the plan still asks for in a stage after ``state``, whose steps are the stage's."""
+    steps = range(state.step, stage.evaluations)
+    launches = [launch for step in steps for launch in stage.passes(step, job.plan.blocks)]
     return Counter(str(leg) for launch in launches for leg in launch.legs) - Counter(str(leg) for leg in state.legs)
 
 
@@ -457,12 +553,10 @@ def require_finite(state: State) -> None:
             )
 
 
-def save_latents(job: Job, state: State) -> None:
-    """Both final latents, durable before anything is decoded."""
-    tensors = {
-        "video": unpatchify_video(state.video, job.request.geometry).contiguous().cpu(),
-        "audio": unpatchify_audio(state.audio).contiguous().cpu(),
-    }
+def save_latents(job: Job, left: Left) -> None:
+    """Both final latents, and those of generated keyframes, durable before anything is decoded."""
+    named = {"video": left.video, "audio": left.audio, "keyframes": left.keyframes}
+    tensors = {name: value.contiguous().cpu() for name, value in named.items() if value is not None}
     job.run.require_mine()
     with aside(job.run.latents) as path:
         save_file(tensors, path, metadata={"request_sha256": job.plan.request_sha256})
@@ -473,5 +567,10 @@ def read_latents(job: Job) -> State | None:
     if not job.run.latents.is_file():
         return None
     tensors = load_file(job.run.latents)
-    video = patchify_video(tensors["video"].to(job.device, job.dtype))
-    return State(step=job.plan.steps, video=video, audio=patchify_audio(tensors["audio"].to(job.device, job.dtype)))
+    return state_of(job, tensors["video"], tensors["audio"])
+
+
+def state_of(job: Job, video: Tensor, audio: Tensor) -> State:
+    """Final latents as the decoders take them."""
+    video, audio = video.to(job.device, job.dtype), audio.to(job.device, job.dtype)
+    return State(step=job.plan.steps, video=patchify_video(video), audio=patchify_audio(audio))

@@ -11,14 +11,12 @@ from typing import Any
 
 from shotclock.plan.forecast import Forecast
 from shotclock.plan.picture import draw
-from shotclock.plan.planner import Plan, make_plan
+from shotclock.plan.planner import Plan
 from shotclock.plan.table import Table, reach_table
-from shotclock.render.contexts import require_contexts
 from shotclock.render.job import Times
+from shotclock.render.resolve import resolve
 from shotclock.render.run import Terms, expect
-from shotclock.render.settings import Settings, device_name, pick_device, pick_dtype, read_models, request_from
-from shotclock.weights.checkpoint import recipe_for
-from shotclock.weights.transformer import require_fit
+from shotclock.render.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +61,18 @@ class Preview:
 
 def preview(settings: Settings, terms: Terms, *, home: Path, times: Times) -> Preview:
     """Plan a render without rendering; raises what can be refused for the request itself."""
-    device, dtype = pick_device(settings.device), pick_dtype(settings)
-    headers = read_models(settings, home)
-    request = request_from(settings, recipe_for(headers.transformer))
-    plan = make_plan(
-        request,
-        headers,
-        device=device_name(device),
-        dtype=str(dtype).removeprefix("torch."),
-        pinned_config=settings.pinned_config,
+    found = resolve(settings, home, lambda _line: None)
+    plan = found.plan
+    forecast = expect(
+        found.request,
+        plan,
+        found.headers,
+        terms,
+        device=found.device,
+        home=home,
+        times=times,
+        contexts=settings.contexts,
     )
-    if settings.contexts is not None:
-        require_contexts(settings.contexts, headers.transformer, request, pinned_config=settings.pinned_config)
-    require_fit(headers, pinned_config=settings.pinned_config)
-    forecast = expect(request, plan, headers, terms, device=device, home=home, times=times, contexts=settings.contexts)
     return Preview(
         plan=plan.model_copy(update={"forecast": forecast.document}), forecast=forecast, table=reach_table(forecast)
     )

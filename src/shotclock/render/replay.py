@@ -7,21 +7,23 @@ from torch import Tensor
 
 from shotclock.errors import RenderFailed, RunDirError
 from shotclock.events import LegsEnd, State, StepEnds
-from shotclock.latents import noise, text_to_video
 from shotclock.model.attention import attention_backends
 from shotclock.plan.planner import Plan
 from shotclock.render.contexts import read_contexts
 from shotclock.render.denoise import denoise, prepare
+from shotclock.render.given import Given, read_media
 from shotclock.render.snapshot import placed, read_snapshot, snapshots, tensors_of
+from shotclock.render.stages import Begun, encode_media, load_fused, stage_at, to_render, to_stage
 from shotclock.request import Request
 from shotclock.rundir import RunDir
-from shotclock.weights.checkpoint import Header
-from shotclock.weights.transformer import load_transformer
+from shotclock.weights.checkpoint import CheckpointHeaders
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-def replay(run: RunDir, request: Request, plan: Plan, header: Header, device: torch.device) -> list[str]:
+def replay(
+    run: RunDir, request: Request, plan: Plan, headers: CheckpointHeaders, given: Given, device: torch.device
+) -> list[str]:
     """Lines for a person; raises :class:`RenderFailed` naming the tensors that differ."""
     paths = snapshots(run)
     if len(paths) < 2:
@@ -31,15 +33,26 @@ def replay(run: RunDir, request: Request, plan: Plan, header: Header, device: to
             way_out="let the render finish another forward",
         )
     newest, older = (read_snapshot(path) for path in paths[:2])
+    stage = stage_at(request.stages, newest.state)
+    if stage_at(request.stages, older.state).number != stage.number:
+        raise RunDirError(
+            f"{older.name} ends stage {stage.number - 1} and {newest.name} is of stage {stage.number}",
+            allowed="two snapshots of one stage",
+            way_out="let the render finish another forward",
+        )
     dtype = DTYPES[plan.dtype]
     with torch.inference_mode(), attention_backends():
-        transformer = load_transformer(header, device=device, dtype=dtype, pinned_config=plan.pinned_config)
-        geometry = request.geometry
-        latents = text_to_video(geometry, *noise(geometry, request.seed)).to(device, transformer.dtype)
+        encoded = encode_media(request, read_media(run, request), headers, device=device, dtype=dtype)
+        transformer = load_fused(
+            headers, given, stage.lora, device=device, dtype=dtype, pinned_config=plan.pinned_config
+        )
+        begun = Begun(encoded=encoded, left=None, upscaled=None)
+        latents = begun.latents(request, stage).to(device, transformer.dtype)
         prepared = prepare(transformer, latents, read_contexts(run, device, dtype))
-        state = placed(older.state, latents.video.tokens)
+        state = placed(to_stage(older.state, stage), latents.video.tokens)
         goal = newest.state.step, newest.state.legs
-        for event in denoise(transformer, prepared, torch.tensor(plan.sigmas), request.guidance, state):
+        for one in denoise(transformer, prepared, stage.schedule(), stage.guidance, state, stage.sampler):
+            event = to_render(one, stage, 0, plan.steps)
             if isinstance(event, StepEnds | LegsEnd) and (event.state.step, event.state.legs) == goal:
                 return _compared(older.name, newest.name, event.state, newest.state)
     raise AssertionError("the newest snapshot lies ahead of the older one")

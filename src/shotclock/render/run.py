@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,33 +18,33 @@ import torch
 from rich.console import Console
 
 from shotclock import __version__
-from shotclock.errors import RunDirError
+from shotclock.errors import DoesNotFit, RunDirError
 from shotclock.lease import Lease
 from shotclock.plan.forecast import Forecast
-from shotclock.plan.planner import Plan, make_plan, read_plan
+from shotclock.plan.planner import Plan, read_plan
 from shotclock.plan.pricing import Scope
+from shotclock.recipes import all_passes
 from shotclock.render.ahead import Machine, Window, cached_shares, look_ahead, read_room
-from shotclock.render.contexts import require_contexts
 from shotclock.render.finish import decode_draft
+from shotclock.render.given import gather_again, keep_media
 from shotclock.render.job import Job, Judge, Outcome, Times
 from shotclock.render.journal import Listener
 from shotclock.render.pipeline import render
+from shotclock.render.prompts import FOLDER, PromptCache
 from shotclock.render.replay import replay
+from shotclock.render.resolve import resolve
 from shotclock.render.settings import (
     DTYPES,
     Settings,
     command,
     device_name,
     pick_device,
-    pick_dtype,
-    read_models,
-    request_from,
 )
 from shotclock.render.show import LiveBar, PlainLines
 from shotclock.render.snapshot import newest_snapshot
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir, write_aside
-from shotclock.weights.checkpoint import CheckpointHeaders, find_checkpoints, read_headers, recipe_for
+from shotclock.weights.checkpoint import CheckpointHeaders, find_checkpoints, read_headers
 from shotclock.weights.transformer import require_fit
 
 
@@ -61,28 +62,51 @@ class Terms:
 
 def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console: Console | None) -> Outcome:
     """Resolve, refuse or render into a new folder."""
-    device, dtype = pick_device(settings.device), pick_dtype(settings)
-    headers = read_models(settings, home)
-    request = request_from(settings, recipe_for(headers.transformer))
-    plan = make_plan(
+    found = resolve(settings, home, sayer(console))
+    settings, request, headers = found.settings, found.request, found.headers
+    expected = expect(
         request,
+        found.plan,
         headers,
-        device=device_name(device),
-        dtype=str(dtype).removeprefix("torch."),
-        pinned_config=settings.pinned_config,
+        terms,
+        device=found.device,
+        home=home,
+        times=times,
+        contexts=settings.contexts,
     )
-    if settings.contexts is not None:
-        require_contexts(settings.contexts, headers.transformer, request, pinned_config=settings.pinned_config)
-    require_fit(headers, pinned_config=settings.pinned_config)
-    expected = expect(request, plan, headers, terms, device=device, home=home, times=times, contexts=settings.contexts)
-    expected.require()
-    plan = plan.model_copy(update={"forecast": expected.document})
-    job = job_of(request, plan, expected, headers, RunDir.create(settings.run), device, terms, settings.contexts)
+    require_accepted(expected, request)
+    plan = found.plan.model_copy(update={"forecast": expected.document})
+    run = RunDir.create(settings.run)
+    job = replace(
+        job_of(request, plan, expected, headers, run, found.device, terms, settings.contexts),
+        given=found.given,
+        prompts=home / FOLDER,
+    )
     with job.run.writing():
         job.run.require_empty()
         write_aside(job.run.request, request.to_json().encode())
         write_aside(job.run.plan, plan.to_json().encode())
+        keep_media(found.given, request, job.run, found.image_crf)
         return begin(job, expected, said=command(request, settings), times=times, console=console)
+
+
+def require_accepted(expected: Forecast, request: Request) -> None:
+    """Raises :class:`DoesNotFit` with what the record of a refusal needs."""
+    try:
+        expected.require()
+    except DoesNotFit as refused:
+        refused.request, refused.forecast = request, expected
+        raise
+
+
+def sayer(console: Console | None) -> Callable[[str], None]:
+    """Prints a line for a person, or nothing."""
+
+    def say(line: str) -> None:
+        if console is not None:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    return say
 
 
 def resume(
@@ -97,9 +121,14 @@ def resume(
     require_fit(headers, pinned_config=plan.pinned_config)
     device = device_of(plan)
     expected = expect(request, plan, headers, terms, device=device, home=home, times=times, run=run)
-    expected.require()
+    require_accepted(expected, request)
     here = plan.model_copy(update={"device": device_name(device)})
-    job = job_of(request, here, expected, headers, run, device, terms, None)
+    paths = paths_of(plan, models)
+    job = replace(
+        job_of(request, here, expected, headers, run, device, terms, None),
+        given=gather_again(request, paths, headers),
+        prompts=home / FOLDER,
+    )
     with run.writing():
         run.sweep()
         said = next((line["command"] for line in logged(run) if line.get("event") == "RunBegins"), "")
@@ -129,7 +158,9 @@ def prove(path: Path, *, models: Path | None) -> list[str]:
     """
     run = RunDir.existing(path)
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
-    return replay(run, request, plan, headers_of(run, plan, models).transformer, device_of(plan))
+    headers = headers_of(run, plan, models)
+    given = gather_again(request, paths_of(plan, models), headers)
+    return replay(run, request, plan, headers, given, device_of(plan))
 
 
 def job_of(
@@ -193,7 +224,7 @@ def expect(
     """What is left of the render, against the lease and the memory there is."""
     found = newest_snapshot(run) if run is not None else None
     scope = Scope(
-        encodes_text=contexts is None and not (run is not None and run.contexts.is_file()),
+        encodes_text=encodes_text(request, headers, device, plan, home, run, contexts),
         rehearses=terms.rehearse != "never" and found is None,
         verifies=terms.judge is not None,
         passes_done=passes_done(request, plan, run),
@@ -209,6 +240,22 @@ def expect(
     )
 
 
+def encodes_text(
+    request: Request,
+    headers: CheckpointHeaders,
+    device: torch.device,
+    plan: Plan,
+    home: Path,
+    run: RunDir | None,
+    contexts: Path | None,
+) -> bool:
+    """Whether the text encoder will be loaded: not for contexts that are there, nor for prompts that are known."""
+    if contexts is not None or headers.text_encoder is None or (run is not None and run.contexts.is_file()):
+        return False
+    cache = PromptCache.of(home / FOLDER, headers.text_encoder, device=device_name(device), dtype=DTYPES[plan.dtype])
+    return not (cache.holds(request.prompt) and cache.holds(request.negative_prompt))
+
+
 def passes_done(request: Request, plan: Plan, run: RunDir | None) -> int:
     """Passes that need not run again: those before the newest snapshot, or all where the latents are final."""
     if run is None:
@@ -218,15 +265,16 @@ def passes_done(request: Request, plan: Plan, run: RunDir | None) -> int:
     found = newest_snapshot(run)
     if found is None:
         return 0
-    steps = sum(len(request.guidance.passes(step, plan.blocks)) for step in range(found.state.step))
-    begun = request.guidance.passes(found.state.step, plan.blocks) if found.state.legs else ()
+    every = all_passes(request.stages, plan.blocks)
+    steps = sum(len(step) for step in every[: found.state.step])
+    begun = every[found.state.step] if found.state.legs else ()
     return steps + sum(set(launch.legs) <= set(found.state.legs) for launch in begun)
 
 
 def headers_of(run: RunDir, plan: Plan, models: Path | None) -> CheckpointHeaders:
     """Headers of the run's files, where they were or in ``models``; the text encoder only while it is needed."""
     text_wanted = not run.contexts.is_file() and "text_encoder" in plan.files
-    paths = {role: Path(file.path) for role, file in plan.files.items() if text_wanted or role != "text_encoder"}
+    paths = {role: path for role, path in paths_of(plan, models).items() if text_wanted or role != "text_encoder"}
     if models is None:
         if missing := [str(path) for path in paths.values() if not path.is_file()]:
             raise RunDirError(
@@ -235,8 +283,6 @@ def headers_of(run: RunDir, plan: Plan, models: Path | None) -> CheckpointHeader
                 way_out="say where they are now: --models DIR",
             )
         models = paths["transformer"].parent
-    else:
-        paths = {role: models / path.name for role, path in paths.items()}
     found = find_checkpoints(
         models,
         transformer=paths["transformer"],
@@ -247,6 +293,12 @@ def headers_of(run: RunDir, plan: Plan, models: Path | None) -> CheckpointHeader
         pinned_config=plan.pinned_config,
     )
     return read_headers(found, pinned_config=plan.pinned_config)
+
+
+def paths_of(plan: Plan, models: Path | None) -> dict[str, Path]:
+    """The run's files of weights by role, where they were or in ``models``."""
+    paths = {role: Path(file.path) for role, file in plan.files.items()}
+    return paths if models is None else {role: models / path.name for role, path in paths.items()}
 
 
 def device_of(plan: Plan) -> torch.device:

@@ -60,7 +60,7 @@ def _ancestral_move(
 ) -> tuple[Pair, Mapping[str, Tensor]]:
     sigma, sigma_next = sigmas[state.step], sigmas[state.step + 1]
     if sigma_next == 0:
-        return denoised, state.carried
+        return _own(denoised), state.carried
     noises, after = _draw(state, torch.float32)
     video, audio = (
         kept_clean(ancestral(x, x0, n, sigma, sigma_next), side)
@@ -75,7 +75,7 @@ def _res_2s_move(
     """Evaluation 2k is at the level where step k begins, 2k+1 at its midpoint, the last one ends the render."""
     step, half = divmod(state.step, 2)
     if step == len(sigmas) - 1:
-        return denoised, {NOISE: state.carried[NOISE]}
+        return _own(denoised), {NOISE: state.carried[NOISE]}
     sigma, end = sigmas[step], sigmas[step + 1] or RES_2S_LAST
     noises, after = _draw(state, torch.float64)
     noises = (normalised(noises[0]), normalised(noises[1]))
@@ -187,6 +187,11 @@ def kept_clean(tokens: Float[Tensor, "b n c"], side: StreamLatents) -> Float[Ten
     work = torch.promote_types(tokens.dtype, torch.float32)
     mask = side.mask.to(work)
     return (tokens.to(work) * mask + side.clean.to(work) * (1 - mask)).to(tokens.dtype)
+
+
+def _own(denoised: Pair) -> Pair:
+    """Tensors that share no memory with the denoised states: a state is written to disk as it is."""
+    return denoised[0].clone(), denoised[1].clone()
 
 
 def _draw(state: State, dtype: torch.dtype) -> tuple[Pair, Tensor]:

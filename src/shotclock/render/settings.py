@@ -7,23 +7,33 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from shotclock import __version__
+from shotclock.device import default_device
 from shotclock.errors import RequestError, RunDirError
+from shotclock.recipes import DEFAULT, RECIPES, ModelClass, RecipeName
+from shotclock.render.given import Given, Options
 from shotclock.render.text import read_prompts
 from shotclock.request import Request, Scales, make_document, make_request
-from shotclock.weights.checkpoint import CheckpointHeaders, Recipe, find_checkpoints, read_headers
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, Recipe, find_checkpoints, read_headers
+from shotclock.weights.remembered import class_of
 from shotclock.weights.tiny import write_tiny_checkpoints
 
 TINY = "tiny"
 TINY_SEED = 0
+TINY_SET = 2  # raised when weights/tiny.py writes another set
 TINY_SIZE, TINY_FRAMES = "256x160", 25
 FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
 MAX_SIZE_CHARACTERS = 16  # far beyond 8192x8192
+FILES = ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae")  # options that name a file of weights
+E = TypeVar("E", bound=StrEnum)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -36,7 +46,7 @@ class Settings:
     models: str
     negative_prompt: str | None
     size: str | None
-    frames: int | None
+    frames: int | str | None
     fps: str
     seed: int
     steps: int | None
@@ -56,12 +66,38 @@ class Settings:
     video_vae: Path | None
     audio_vae: Path | None
     pinned_config: bool
+    recipe: str | None = None
+    model_class: str | None = None
+    image: Sequence[str] | None = None
+    keyframe_slot: Sequence[int] | None = None
+    audio: Path | None = None
+    lora: Sequence[str] | None = None
+    distilled_lora: Path | None = None
+    upscaler: Path | None = None
+    duration_head: Path | None = None
+
+    @property
+    def options(self) -> Options:
+        """What conditions the render."""
+        return Options(
+            images=tuple(self.image or ()),
+            slots=tuple(self.keyframe_slot or ()),
+            audio=self.audio,
+            loras=tuple(self.lora or ()),
+            distilled_lora=self.distilled_lora,
+            upscaler=self.upscaler,
+        )
+
+
+def models_folder(settings: Settings, home: Path) -> Path:
+    """Where the files are looked for; the tiny set is written on first use."""
+    return tiny_models(home) if settings.models == TINY else Path(settings.models)
 
 
 def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
     """Headers of the files that ``--models`` names; the tiny set is written on first use."""
     found = find_checkpoints(
-        tiny_models(home) if settings.models == TINY else Path(settings.models),
+        models_folder(settings, home),
         transformer=settings.transformer,
         text_encoder=settings.text_encoder,
         video_vae=settings.video_vae,
@@ -74,7 +110,7 @@ def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
 
 def tiny_models(home: Path) -> Path:
     """The folder of the built-in random set, written whole or not at all; another version has another folder."""
-    folder = home / f"tiny-{__version__}-{TINY_SEED}"
+    folder = home / f"tiny-{__version__}-{TINY_SEED}-{TINY_SET}"
     if folder.is_dir():
         return folder
     try:
@@ -86,7 +122,7 @@ def tiny_models(home: Path) -> Path:
     except OSError as error:
         raise RunDirError(
             f"the built-in model cannot be written below {home}: {error.strerror or error}",
-            allowed="a folder with 12 MB free",
+            allowed="a folder with 14 MB free",
             way_out="set SHOTCLOCK_HOME to a folder that can be written",
         ) from error
     return folder
@@ -95,7 +131,7 @@ def tiny_models(home: Path) -> Path:
 def pick_device(name: str | None) -> torch.device:
     """The named device, or CUDA where there is one; raises :class:`RequestError` for one that is not there."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(default_device())
     count = torch.cuda.device_count()
     known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
     if name not in known:
@@ -119,38 +155,78 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def request_from(settings: Settings, recipe: Recipe) -> Request:
-    """Fill what was not said from the recipe of the model version; raises :class:`RequestError`."""
+def class_from(settings: Settings, transformer: Header, home: Path) -> ModelClass:
+    """Declared, else told by a digest that was read before, else undeclared; the headers are equal."""
+    if settings.model_class is not None:
+        return _one_of(ModelClass, settings.model_class, "class")
+    return ModelClass(class_of(home, transformer.path) or ModelClass.UNDECLARED)
+
+
+def recipe_from(settings: Settings, model_class: ModelClass) -> RecipeName:
+    """As asked for, else the one of the weights."""
+    return DEFAULT[model_class] if settings.recipe is None else _one_of(RecipeName, settings.recipe, "recipe")
+
+
+def _one_of(kind: type[E], value: str, what: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise RequestError(
+            f"{what} {value[:40]!r}", allowed=", ".join(kind), way_out=f"leave --{what} out or name one"
+        ) from None
+
+
+def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, given: Given) -> Request:
+    """Fill what was not said from the recipe and the model version; raises :class:`RequestError`."""
+    name = recipe_from(settings, model_class)
+    row = RECIPES[name]
     builtin = settings.models == TINY
     width, height = parse_size(settings.size or (TINY_SIZE if builtin else FULL_SIZE))
     prompt, negative_prompt = read_prompts(settings.prompt, settings.negative_prompt)
     blocks = recipe.stg_blocks if settings.stg_blocks is None else parse_blocks(settings.stg_blocks)
     audio_cfg = settings.audio_cfg if settings.audio_cfg is not None or settings.cfg != 1 else 1.0
+    stg, modality = (0.0, 1.0) if row.bare else (recipe.stg if row.stg is None else row.stg, recipe.modality)
+    rescales = (0.0, 0.0) if row.bare else (row.rescale or (recipe.rescale, recipe.rescale))
 
-    def scales(cfg: float) -> Scales:
+    def scales(cfg: float, rescale: float) -> Scales:
         return make_document(
             Scales,
             cfg=cfg,
-            stg=recipe.stg if settings.stg is None else settings.stg,
-            modality=recipe.modality if settings.modality is None else settings.modality,
-            rescale=recipe.rescale if settings.rescale is None else settings.rescale,
+            stg=stg if settings.stg is None else settings.stg,
+            modality=modality if settings.modality is None else settings.modality,
+            rescale=rescale if settings.rescale is None else settings.rescale,
             stg_blocks=blocks,
             skip_step=settings.skip_step,
         )
 
+    def or_else(value: float | None, default: float) -> float:
+        return (1.0 if row.bare else default) if value is None else value
+
     return make_request(
+        recipe=str(name),
+        model_class=str(model_class),
         prompt=prompt,
         negative_prompt=negative_prompt,
         width=width,
         height=height,
-        frames=settings.frames if settings.frames is not None else (TINY_FRAMES if builtin else FULL_FRAMES),
+        frames=parse_frames(settings.frames, TINY_FRAMES if builtin else FULL_FRAMES),
         fps=settings.fps,
         seed=settings.seed,
-        steps=recipe.steps if settings.steps is None else settings.steps,
-        video=scales(recipe.video_cfg if settings.cfg is None else settings.cfg),
-        audio=scales(recipe.audio_cfg if audio_cfg is None else audio_cfg),
+        steps=(row.steps or recipe.steps) if settings.steps is None else settings.steps,
+        video=scales(or_else(settings.cfg, recipe.video_cfg), rescales[0]),
+        audio=scales(or_else(audio_cfg, recipe.audio_cfg), rescales[1]),
         legs_per_pass=settings.legs_per_pass,
+        **given.fields(),
     )
+
+
+def parse_frames(frames: int | str | None, default: int) -> int:
+    """A number of frames as it was said; ``auto`` has become one by now."""
+    if frames is None or isinstance(frames, int):
+        return default if frames is None else frames
+    if not (frames.isascii() and frames.isdigit()):
+        raise RequestError(f"frames {frames[:20]!r}", allowed="8k + 1 frames, or auto", way_out="write --frames 121")
+    return int(frames[:9])
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -195,10 +271,17 @@ def command(request: Request, settings: Settings) -> str:
         "device": str(pick_device(settings.device)),
         "dtype": str(pick_dtype(settings)).removeprefix("torch."),
     }
-    for name in ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae"):
+    if RecipeName(request.recipe) is not RecipeName.ONE_STAGE:
+        options["recipe"] = request.recipe
+    if request.declared is not ModelClass.UNDECLARED:
+        options["class"] = request.model_class
+    for name in (*FILES, "audio", "distilled_lora", "upscaler"):
         if (path := getattr(settings, name)) is not None:
             options[name.replace("_", "-")] = path
     words = ["shotclock", "render", *(f"--{name}={value}" for name, value in options.items())]
+    words += [f"--image={text}" for text in settings.image or ()]
+    words += [f"--keyframe-slot={frame}" for frame in settings.keyframe_slot or ()]
+    words += [f"--lora={text}" for text in settings.lora or ()]
     words += ["--pinned-config"] if settings.pinned_config else []
     return shlex.join([*words, "--run=DIR", "--", escaped(request.prompt)])
 

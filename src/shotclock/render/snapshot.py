@@ -149,11 +149,12 @@ def _state(tensors: Mapping[str, Tensor]) -> State:
 
 
 def placed(state: State, like: Tensor) -> State:
-    """Every tensor of latents on the device and in the dtype of ``like``; a generator's bytes stay on the CPU."""
+    """Every tensor of latents on the device and in the dtype of ``like``; what the sampler carries stays as it is."""
 
     def put(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return value.to(like.device, like.dtype) if value.is_floating_point() else value
+            return value.to(like.device, like.dtype)
         return {name: put(one) for name, one in value.items()} if isinstance(value, dict) else value
 
-    return replace(state, **{field.name: put(getattr(state, field.name)) for field in fields(state)})
+    moved = {field.name: put(getattr(state, field.name)) for field in fields(state) if field.name != "carried"}
+    return replace(state, **moved)

@@ -26,6 +26,7 @@ __all__ = [
     "Recipe",
     "TensorEntry",
     "find_checkpoints",
+    "find_part",
     "identify",
     "read_header",
     "read_headers",
@@ -108,6 +109,27 @@ def find_checkpoints(
         text_encoder=paths.get("text_encoder"),
         video_vae=paths["video_vae"],
         audio_vae=paths["audio_vae"],
+    )
+
+
+def find_part(models: Path, kind: Kind, named: Path | None, *, option: str) -> Header:
+    """Header of the one file of ``kind`` that a recipe needs beside the four: ``named``, or the only one there is.
+
+    Raises :class:`CheckpointError` where there is none or a choice; ``option`` is how a user names one.
+    """
+    if named is not None:
+        header = read_header(named)
+        require(header, kind)
+        return header
+    found = [one.header for one in _candidates(models) if one.header is not None and identify(one.header) is kind]
+    if len(found) == 1:
+        require(found[0], kind)
+        return found[0]
+    listed = ", ".join(str(header.path.relative_to(models)) for header in found[:NAMED]) or "none"
+    raise CheckpointError(
+        f"the recipe needs {kind.words}; below {models} there are {len(found)}: {listed}",
+        allowed=f"one such file, as {kind.official_file}",
+        way_out=f"name it with {option}",
     )
 
 
