@@ -18,6 +18,7 @@ from shotclock.plan.reach import Rung, candidates, search, split
 
 LEASE_S = 4 * 3600.0
 FORWARDS = 120
+LAW_FREE_S = 1100 + 465 + 1435.0  # of a ledger below, but its denoising
 LOAD_S, FIRST_S, TAIL_AND_RESERVE_S = 1100.0, 465.0, 1435.0  # of the GB10 run 20260820T223701Z
 COEFFICIENT, EXPONENT = 1.52e-5, 1.929  # its law as printed
 FITTED = 1.524406e-5, 1.929149  # and before rounding, tests/plan/test_law.py
@@ -119,6 +120,45 @@ def test_memory_refuses_too() -> None:
     assert reach.wish.line().endswith(too_big)
     with pytest.raises(DoesNotFit, match="and decode needs 40 GB of 24 GB"):
         reach.require([])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    columns=st.integers(2, 24),
+    rows=st.integers(2, 16),
+    latents=st.integers(1, 12),
+    room_s=st.floats(1.0, 20_000.0),
+    audio_s=st.floats(0.0, 5.0),
+)
+def test_halving_finds_what_pricing_every_candidate_finds(
+    columns: int, rows: int, latents: int, room_s: float, audio_s: float
+) -> None:
+    """Costs that grow with tokens and, a little, with the sound."""
+    wish = clip(32 * columns, 32 * rows, 8 * latents + 1)
+
+    def cost(geometry: Geometry) -> Ledger:
+        return ledger(geometry.video_tokens + audio_s * geometry.audio_tokens, lease_s=LAW_FREE_S + room_s)
+
+    fitting = [one for one in candidates(wish) if Rung(geometry=one, ledger=cost(one), refused=None).fits]
+    found = search(wish, cost, nothing, legal)
+    assert (found.largest.geometry if found.largest else None) == (fitting[0] if fitting else None)
+    assert (found.runner_up.geometry if found.runner_up else None) == (fitting[1] if len(fitting) > 1 else None)
+
+
+def test_a_huge_wish_is_not_priced_clip_by_clip() -> None:
+    """Thousands of candidates, some hundred prices."""
+    asked: list[Geometry] = []
+
+    def counting(geometry: Geometry) -> Ledger:
+        asked.append(geometry)
+        return price(geometry)
+
+    wish = clip(2048, 2048, 241)
+    assert len(candidates(wish)) > 2000
+    reach = search(wish, counting, nothing, legal)
+    assert reach.largest is not None
+    assert reach.largest.geometry.video_tokens <= 3334
+    assert len(asked) < 400
 
 
 def test_where_nothing_fits_the_refusal_says_so() -> None:

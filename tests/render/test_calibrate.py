@@ -107,14 +107,14 @@ def test_larger_sizes_are_left_out_on_a_slow_device(monkeypatch: pytest.MonkeyPa
     """A fast one does all; on a slow one smaller sizes make up for what did not fit; one that is too slow is told."""
     assert len(sizes_on(0.01, monkeypatch)) == len(SMALL)
     monkeypatch.setattr(module, "ladder_of", lambda *_: (ladder(), 2))
-    assert sizes_on(5.0, monkeypatch) == [
+    assert sizes_on(8.0, monkeypatch) == [
         "192x128, 25 frames at 24",
         "128x96, 17 frames at 24",
         "64x64, 9 frames at 24",
     ]
     monkeypatch.setattr(module, "ladder_of", lambda *_: (ladder(), 0))
     with pytest.raises(RequestError, match="1 sizes were measured within 90 s"):
-        sizes_on(5.0, monkeypatch)
+        sizes_on(8.0, monkeypatch)
 
 
 def ladder() -> list[Any]:

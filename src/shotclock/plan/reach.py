@@ -5,14 +5,17 @@ Searches geometries and sums durations; what a geometry costs, and whether memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from shotclock.errors import DoesNotFit
 from shotclock.geometry import AUDIO_LATENTS_HZ, SPACE_SCALE, TIME_SCALE, Geometry
 from shotclock.plan.ledger import DENOISE, Fit, Ledger
 
 ASPECT_TOLERANCE = 0.02  # width over height may differ by this share from the wished one
+MARGIN = 1.5  # times the tokens at the border: from there on every candidate is priced
 NEAREST_REJECTED = 3  # rungs just above the largest that fits, shown with their arithmetic
 
 Price = Callable[[Geometry], Ledger]
@@ -116,28 +119,55 @@ def candidates(wish: Geometry) -> list[Geometry]:
 
 
 def search(wish: Geometry, price: Price, refuses: Refuses, legal: Callable[[Geometry], bool]) -> Reach:
-    """The largest candidate that fits, the next one, and the rungs just above; ``legal`` ones alone are looked at."""
+    """The largest candidate that fits, the next one, and the rungs just above; ``legal`` ones alone are looked at.
+
+    Durations and memory grow with the tokens but for a few percent (sound, shapes), so that the border is found by
+    halving and only candidates of up to half as many tokens more are priced one by one.
+    """
+    clips = [clip for clip in candidates(wish) if legal(clip)]
+    made: dict[Geometry, Rung] = {}
 
     def rung(clip: Geometry) -> Rung:
-        return Rung(geometry=clip, ledger=price(clip), refused=refuses(clip))
+        if clip not in made:
+            made[clip] = Rung(geometry=clip, ledger=price(clip), refused=refuses(clip))
+        return made[clip]
 
-    rungs = [rung(clip) for clip in candidates(wish) if legal(clip)]
-    fitting = [found for found in rungs if found.fits] or [found for found in rungs if found.possible]
+    def first(listed: Sequence[Geometry], good: Callable[[Rung], bool], count: int = 1) -> list[Rung]:
+        border = bisect_left(listed, True, key=lambda clip: good(rung(clip)))
+        if border == len(listed):
+            return []
+        most = MARGIN * listed[border].video_tokens
+        near = (rung(clip) for clip in listed if clip.video_tokens <= most)
+        return list(islice((one for one in near if good(one)), count))
+
+    good: Callable[[Rung], bool] = _fits
+    fitting = first(clips, good, 2)
+    if not fitting:
+        good = _possible
+        fitting = first(clips, good, 2)
     largest = fitting[0] if fitting else None
-    above = rungs[: rungs.index(largest)] if largest else rungs
+    above = clips[: clips.index(largest.geometry)] if largest else clips
     return Reach(
         wish=rung(wish),
         largest=largest,
         runner_up=fitting[1] if len(fitting) > 1 else None,
-        rejected=tuple(reversed(above[-NEAREST_REJECTED:])),
-        same_length=_first(found for found in fitting if found.geometry.frames == wish.frames),
+        rejected=tuple(rung(clip) for clip in reversed(above[-NEAREST_REJECTED:])),
+        same_length=_first(first([clip for clip in clips if clip.frames == wish.frames], good)),
         same_size=_first(
-            found for found in fitting if (found.geometry.width, found.geometry.height) == (wish.width, wish.height)
+            first([clip for clip in clips if (clip.width, clip.height) == (wish.width, wish.height)], good)
         ),
     )
 
 
-def _first(rungs: Iterable[Rung]) -> Rung | None:
+def _fits(rung: Rung) -> bool:
+    return rung.fits
+
+
+def _possible(rung: Rung) -> bool:
+    return rung.possible
+
+
+def _first(rungs: Sequence[Rung]) -> Rung | None:
     return next(iter(rungs), None)
 
 
