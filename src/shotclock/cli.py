@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shotclock.govern.meter import Reading
     from shotclock.lease import Lease
     from shotclock.record.status import Status
-    from shotclock.render.job import Judged, Outcome
+    from shotclock.render.job import Outcome
     from shotclock.render.run import Terms
 
 ON_OVERRUN = ("snapshot", "stop", "draft")
@@ -51,8 +51,13 @@ OnOverrun = Annotated[
 ]
 Rehearse = Annotated[str, typer.Option(help="Decode, mux and verdict once before step 1: auto, always, never.")]
 Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Judge the clip with numbers; FAIL is exit code 4.")]
+Embed = Annotated[bool, typer.Option("--embed/--no-embed", help="Say in the clip's comment which run made it.")]
+Private = Annotated[bool, typer.Option("--private", help="Keep the prompts out of the record.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")]
+
+# Options of a render that are not part of what is rendered.
+TERMS = ("lease", "lease_end", "leases", "on_overrun", "rehearse", "verify", "embed", "private", "quiet", "as_json")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 stderr = Console(stderr=True)
@@ -188,12 +193,14 @@ def render(
     on_overrun: OnOverrun = "snapshot",
     rehearse: Rehearse = "auto",
     verify: Verify = True,
+    embed: Embed = True,
+    private: Private = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Render PROMPT to an mp4 with sound."""
     options = dict(locals())
-    for name in ("lease", "lease_end", "leases", "on_overrun", "rehearse", "verify", "quiet", "as_json"):
+    for name in TERMS:
         del options[name]
     began_s = time.monotonic()
     from shotclock.render.job import Times  # torch, transformers and diffusers: seconds
@@ -201,9 +208,9 @@ def render(
     from shotclock.render.settings import Settings
 
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
-    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify)
+    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify, embed=embed)
     console = None if quiet else stderr
-    with _said_as_json(as_json):
+    with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
         outcome = start(Settings(**options), terms, home=home(), times=times, console=console)
     _end(outcome, quiet=quiet, as_json=as_json)
 
@@ -224,6 +231,8 @@ def resume(
     on_overrun: OnOverrun = "snapshot",
     rehearse: Rehearse = "auto",
     verify: Verify = True,
+    embed: Embed = True,
+    private: Private = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -236,9 +245,11 @@ def resume(
         typer.echo("\n".join(runs.prove(run, models=models)))
         return
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
-    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify, accept_seam=accept_seam)
+    terms = _terms(
+        began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify, embed=embed, accept_seam=accept_seam
+    )
     console = None if quiet else stderr
-    with _said_as_json(as_json):
+    with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
         outcome = runs.resume(run, terms, models=models, home=home(), times=times, console=console)
     _end(outcome, quiet=quiet, as_json=as_json)
 
@@ -347,9 +358,11 @@ def _terms(
     rehearse: str,
     *,
     verify: bool,
+    embed: bool,
     accept_seam: bool = False,
 ) -> Terms:
     """The lease from flags and environment, read once, and what happens at its end."""
+    from shotclock.closing import finish
     from shotclock.plan.forecast import parse_leases
     from shotclock.render.run import Terms
 
@@ -365,7 +378,7 @@ def _terms(
         on_overrun=on_overrun,
         rehearse=rehearse,
         accept_seam=accept_seam,
-        judge=_judge if verify else None,
+        judge=partial(finish, verify=verify, embed=embed) if verify or embed else None,
     )
 
 
@@ -395,13 +408,14 @@ def _squeue_end(job: str) -> str | None:
     return asked.stdout.strip() or None
 
 
-def _judge(run: Path) -> Judged:
-    """The verdict of the run's clip as the render is told it; the numbers are in verdict.json."""
-    from shotclock.render.job import Judged
-    from shotclock.verify.runs import judge_run
+@contextmanager
+def _recorded(run: Path, lease: Lease, began_s: float, *, private: bool) -> Iterator[None]:
+    """One record of whatever happens inside."""
+    from shotclock.closing import recorded
 
-    verdict = judge_run(run, sheet=run / "sheet.png")
-    return Judged(outcome=str(verdict.outcome), lines=tuple(verdict.lines()))
+    job = os.environ.get("SLURM_JOB_ID")
+    with recorded(run, home(), lease, began_s=began_s, private=private, job=job):
+        yield
 
 
 @contextmanager
@@ -466,8 +480,8 @@ def plan(**options: Any) -> None:
     from shotclock.render.settings import Settings
 
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
-    plot, quiet, as_json = (options.pop(name) for name in ("plot", "quiet", "as_json"))
-    said = {name: options.pop(name) for name in ("lease", "lease_end", "leases", "on_overrun", "rehearse", "verify")}
+    plot, quiet, as_json, _ = (options.pop(name) for name in ("plot", "quiet", "as_json", "private"))
+    said = {name: options.pop(name) for name in TERMS if name in options}
     terms = _terms(began_s, **said)
     with _said_as_json(as_json):
         found = preview(Settings(run=Path(), **options), terms, home=home(), times=times)

@@ -5,6 +5,8 @@ Knows nothing of the rest of the program.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ShotclockError(Exception):
     """A refusal or failure in the user's terms: ``found``, ``allowed`` and ``way_out`` are sentences with numbers."""
@@ -40,9 +42,14 @@ class RunDirError(ShotclockError):
 
 
 class DoesNotFit(ShotclockError):
-    """The plan needs more time, memory or disk than there is."""
+    """The plan needs more time, memory or disk than there is.
+
+    Whoever knows them adds what was asked for and what was expected of it, for the record of the refusal.
+    """
 
     exit_code = 3
+    request: Any = None
+    forecast: Any = None
 
 
 class RenderFailed(ShotclockError):
