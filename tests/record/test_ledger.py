@@ -100,8 +100,12 @@ def test_record_json_and_its_copy_are_the_same_bytes_named_by_their_digest(tmp_p
     record = recorded(tmp_path, judged=verdict())
     copy = tmp_path / "home" / "ledger" / f"{record.entry['record_sha256']}.json"
     assert copy.read_bytes() == (tmp_path / "run" / "record.json").read_bytes()
-    again = write_record(tmp_path / "run", tmp_path / "home", machine(), private=False)
-    assert again == record.entry and only(tmp_path / "home").entry == record.entry
+    for seen in (machine(), machine(driver=known("other"))):
+        assert write_record(tmp_path / "run", tmp_path / "home", seen, private=False) == record.entry
+    assert only(tmp_path / "home").entry == record.entry
+    (tmp_path / "run" / "verdict.json").write_text(json.dumps(verdict("FAIL")))
+    write_record(tmp_path / "run", tmp_path / "home", machine(), private=False)
+    assert [one.facts.end.kind for one in Ledger.of(tmp_path / "home").records()] == ["finished", "verdict failed"]
 
 
 def test_no_path_is_in_a_record_and_no_prompt_in_a_private_one(tmp_path: Path) -> None:

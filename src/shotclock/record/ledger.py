@@ -201,8 +201,8 @@ def write_record(
 ) -> Entry:
     """Record the run in folder ``run``, however it ended: ``record.json`` there, its copy and a line in the ledger.
 
-    Called twice without a change of the folder it gives the same line. ``private`` leaves both prompts out. Raises
-    :class:`RunDirError` where the folder holds no run or the ledger is broken.
+    Called again without a change of the folder, by whomever, it gives the line that is there. ``private`` leaves both
+    prompts out. Raises :class:`RunDirError` where the folder holds no run or the ledger is broken.
     """
     context = Context(private=private, job=job, lease_source=lease_source, lease_s=lease_s, rejected=rejected)
     folder = read_folder(run)
@@ -216,11 +216,20 @@ def write_record(
     digests = Digests(home / DIGESTS)
     statement = run_statement(folder, facts, machine, context, checkpoint_sha256=digests.sha256, packets_sha256=packets)
     verdict = verdict_statement(folder)
+    for record in Ledger.of(home).records():
+        if record.id == facts.id and named_digests(record.statement) == named_digests(statement):
+            return record.entry
     write_aside(run / RECORD, canonical(statement))
     if verdict is not None:
         write_aside(run / VERDICT_RECORD, canonical(verdict))
     _remember_place(home, facts.id, run)
     return Ledger.of(home).add("run", statement, verdict)
+
+
+def named_digests(statement: Statement) -> dict[str, str]:
+    """The files that a statement is about, by name."""
+    listed = [*statement["subject"], *statement["predicate"]["runDetails"]["byproducts"]]
+    return {one["name"]: one["digest"]["sha256"] for one in listed}
 
 
 def record_refusal(
