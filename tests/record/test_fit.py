@@ -137,6 +137,28 @@ def test_steps_that_skip_a_stream_are_another_kind(tmp_path: Path) -> None:
     }
 
 
+def test_passes_of_two_stages_have_their_own_sizes(tmp_path: Path) -> None:
+    """The distilled recipe: eight passes at half size, three at full size, one kind."""
+    changes = {"recipe": "distilled", "steps": 8, "width": 128, "height": 128}
+    run = write_run(tmp_path / "a", request().model_copy(update=changes), [[5.0] + [1.0] * 7 + [4.0] * 3])
+    half, whole = fit_runs([run]).timings.samples
+    assert half.kind == whole.kind == "cond+uncond+perturbed+isolated"
+    assert (half.geometry, half.video_tokens, half.pass_s) == ("64x64, 9 frames at 24", 8, (1.0,) * 7)
+    assert (whole.geometry, whole.video_tokens, whole.pass_s) == ("128x128, 9 frames at 24", 32, (4.0,) * 3)
+    assert (half.warm_up_s, whole.warm_up_s) == ((5.0,), ())
+
+
+def test_a_load_knows_how_warm_its_file_was(tmp_path: Path) -> None:
+    """Where the first line says so."""
+    run = write_run(tmp_path / "a", request(), [[5.0, 1.0]])
+    text = run.events.read_text().replace(
+        '"event": "RunBegins"', '"event": "RunBegins", "cached_shares": {"transformer": 0.25}'
+    )
+    run.events.write_text(text)
+    shares = {sample.phase: sample.cached_share for sample in fit_runs([run]).rates.samples}
+    assert shares == {"load-transformer": 0.25, "decode-video": None}
+
+
 def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
     """Everything before it counts."""
     run = write_run(tmp_path / "a", request(), [[5.0, 1.0]], tail='{"event": "PassEn')
@@ -151,6 +173,9 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
         ('{"event": "PassEnds", "last_s": NaN}', "PassEnds with last_s nan"),
         ('{"event": "PhaseEnds", "last_s": -1}', "PhaseEnds with last_s -1"),
         ('{"event": "PassEnds", "last_s": "1"}', "PassEnds with last_s 1"),
+        ('{"event": "PassEnds", "last_s": 0}', "PassEnds with last_s 0"),
+        ('{"event": "PassEnds", "last_s": 1, "step": 1, "legs": ["fifth"]}', "PassEnds: 'fifth'"),
+        ('{"event": "PassEnds", "last_s": 1}', "PassEnds: 'step'"),
         ('{"event": "RunBegins", "law_key": {}}', "law_key: Field required"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,14 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(RunDirError, match="SHOTCLOCK_HOME"):
         fit_and_keep(runs(tmp_path), tmp_path / "home", shapes=False)
+
+
+def test_two_processes_that_fit_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each reads, merges and writes while no other does."""
+    paths, home = runs(tmp_path), tmp_path / "home"
+    with ThreadPoolExecutor(3) as pool:  # a lock of its own for each open file, threads as well as processes
+        list(pool.map(lambda path: fit_and_keep([path], home, shapes=False), paths))
+    known = read_known(home, KEY)
+    assert known.timings is not None
+    assert len(known.timings.samples) == 3
+    assert len({sample.run for sample in known.rates.samples}) == 3

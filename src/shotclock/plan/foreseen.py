@@ -14,6 +14,7 @@ from shotclock.plan.law import LawKey
 from shotclock.plan.ledger import Ledger
 from shotclock.request import Document
 
+LEAST_SHOWN = 5 * 2**20  # bytes of a part that is named
 Bytes = Annotated[int, Field(ge=0)]
 
 
@@ -34,9 +35,11 @@ class Demand(Document):
     def line(self) -> str:
         """Need, free, and the largest parts."""
         free = "unknown" if self.free_bytes is None else f"{self.free_bytes / 2**30:.2f} GiB"
-        parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in self.parts.items())
+        parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in self.parts.items() if size >= LEAST_SHOWN)
         verdict = "" if self.fits else ": TOO MUCH"
-        return f"{self.phase:<12}{self.need_bytes / 2**30:>8.2f} GiB of {free} on the {self.where} ({parts}){verdict}"
+        return (
+            f"memory: {self.phase} {self.need_bytes / 2**30:.2f} GiB of {free} on the {self.where} ({parts}){verdict}"
+        )
 
 
 class Foreseen(Document):

@@ -5,8 +5,10 @@ Knows files and keys; measures nothing. The home folder is an argument.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +18,7 @@ from shotclock.plan.law import LawKey, Timings, read_timings
 from shotclock.plan.rate import Rates, read_rates
 from shotclock.rundir import write_aside
 
-LAWS, RATES = "laws", "rates"
+LAWS, RATES, LOCK = "laws", "rates", ".lock"
 DIGEST_CHARACTERS = 16
 D = TypeVar("D", Timings, Rates)
 
@@ -70,16 +72,18 @@ def read_stored_rates(home: Path, device: str, build: str) -> Rates:
 def keep_timings(home: Path, newer: Timings) -> tuple[Path, Timings]:
     """Merge into the law file of the key; returns its path and what it holds now."""
     path = law_path(home, newer.key)
-    merged = _law(path).merged(newer) if path.exists() else newer
-    _write(path, merged.to_json())
+    with _alone(path):
+        merged = _law(path).merged(newer) if path.exists() else newer
+        write_aside(path, merged.to_json().encode())
     return path, merged
 
 
 def keep_rates(home: Path, newer: Rates) -> tuple[Path, Rates]:
     """Merge into the rates file of the device and build; returns its path and what it holds now."""
     path = rates_path(home, newer.device, newer.build)
-    merged = read_stored_rates(home, newer.device, newer.build).merged(newer)
-    _write(path, merged.to_json())
+    with _alone(path):
+        merged = read_stored_rates(home, newer.device, newer.build).merged(newer)
+        write_aside(path, merged.to_json().encode())
     return path, merged
 
 
@@ -109,10 +113,14 @@ def _text(path: Path) -> str | None:
         ) from None
 
 
-def _write(path: Path, text: str) -> None:
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Make the folder and keep other processes from merging into it meanwhile: neither loses what the other measured."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(path, text.encode())
+        with (path.parent / LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
     except OSError as bad:
         raise RunDirError(
             f"{path} cannot be written: {bad.strerror or bad}",
