@@ -88,6 +88,16 @@ def test_a_broken_law_file_is_named_and_left_as_it_is(tmp_path: Path, change: ob
     assert kept.law_path.read_text() == broken
 
 
+def test_a_broken_law_of_another_key_is_said_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It must not keep this device from planning."""
+    kept = fit_and_keep(runs(tmp_path), tmp_path / "home", shapes=False)
+    (kept.law_path.parent / "other.json").write_text("{")
+    known = read_known(tmp_path / "home", KEY)
+    assert known.timings == kept.timings
+    assert known.others == ()
+    assert "other.json" in caplog.text
+
+
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """With the way out."""
     (tmp_path / "home").write_text("a file")

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from shotclock.errors import RequestError, RunDirError
+from shotclock.errors import RequestError, RunDirError, ShotclockError
 from shotclock.plan.law import LawKey, Timings, read_timings
 from shotclock.plan.rate import Rates, read_rates
 from shotclock.rundir import write_aside
+
+logger = logging.getLogger(__name__)
 
 LAWS, RATES, LOCK = "laws", "rates", ".lock"
 DIGEST_CHARACTERS = 16
@@ -51,15 +54,26 @@ def rates_path(home: Path, device: str, build: str) -> Path:
 def read_known(home: Path, key: LawKey) -> Known:
     """Everything below ``home`` that says something about ``key``; raises :class:`RequestError` naming a bad file."""
     own = law_path(home, key)
-    laws = {path: _law(path) for path in sorted((home / LAWS).glob("*.json"))}
-    timings = laws.pop(own, None)
+    timings = _law(own) if own.exists() else None
     if timings is not None and timings.key != key:
         raise RequestError(
             f"{own} holds the law of another key: {'; '.join(key.differences(timings.key))}",
             allowed="files that `shotclock calibrate` or `shotclock fit` wrote",
             way_out="remove it and measure again",
         )
-    return Known(timings=timings, rates=read_stored_rates(home, key.device, key.build), others=tuple(laws.values()))
+    return Known(
+        timings=timings, rates=read_stored_rates(home, key.device, key.build), others=tuple(_others(home, own))
+    )
+
+
+def _others(home: Path, own: Path) -> Iterator[Timings]:
+    """Laws of other keys; a broken one is no matter of this render, but is said."""
+    for path in sorted((home / LAWS).glob("*.json")):
+        try:
+            if path != own:
+                yield _law(path)
+        except ShotclockError as bad:
+            logger.warning("a law of another key is left out: %s", bad)
 
 
 def read_stored_rates(home: Path, device: str, build: str) -> Rates:
@@ -115,7 +129,7 @@ def _text(path: Path) -> str | None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Make the folder and keep other processes from merging into it meanwhile: neither loses what the other measured."""
+    """Make the folder and keep other processes from merging meanwhile: neither loses what the other measured."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (path.parent / LOCK).open("ab") as lock:

@@ -38,10 +38,10 @@ class Table:
 
     def lines(self) -> list[str]:
         """One line a clip: whole seconds and whether they fit."""
-        head = f"{'clip':<28}{'tokens':>9}" + "".join(f"{f'{count} steps':>18}" for count in self.steps)
+        head = f"{'clip':<28}{'tokens':>9}" + "".join(f"{f'{count} steps':>20}" for count in self.steps)
         said = [head]
         for row in self.rows:
-            cells = "".join(f"{_cell(ledger, row.refused):>18}" for ledger in row.ledgers)
+            cells = "".join(f"{_cell(ledger, row.refused):>20}" for ledger in row.ledgers)
             said.append(f"{row.geometry!s:<28}{row.geometry.video_tokens:>9,}{cells}")
         said.append(
             "yes: at its upper end; yes*: at its typical value; ?: a floor or a guess; no: too long; memory: refused"
