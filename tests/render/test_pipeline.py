@@ -189,10 +189,10 @@ def test_a_run_folder_is_not_used_twice(rendered: tuple[Path, Done], home: Path)
 def test_inspect_and_doctor_answer_on_stdout(home: Path, rendered: tuple[Path, Done]) -> None:
     """Text for people, one JSON document for programs."""
     del rendered  # the tiny files exist now
-    files = [str(path) for path in sorted(home.rglob("*.safetensors"))]
-    assert len(files) == 4
+    files = [str(path) for path in sorted(home.glob("tiny-*/*/*.safetensors"))]
+    assert len(files) == 7
     done = shotclock("inspect", *files, "--json", home=home)
-    assert done.returncode == 0 and len(json.loads(done.stdout)) == 4
+    assert done.returncode == 0 and len(json.loads(done.stdout)) == 7
     done = shotclock("inspect", "/nowhere.safetensors", home=home)
     assert done.returncode == 2 and "allowed:" in done.stderr
     done = shotclock("doctor", "--json", home=home)
