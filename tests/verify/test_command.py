@@ -134,6 +134,21 @@ def test_nothing_is_imported_from_where_the_clip_lies(clip: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
+def test_the_command_works_where_torch_is_not_installed(clip: Path) -> None:
+    """A fresh interpreter that refuses torch and everything that needs it: from the command line to the verdict."""
+    program = """
+import sys
+for name in ("torch", "diffusers", "transformers", "safetensors.torch"):
+    sys.modules[name] = None
+from shotclock.cli import main
+main()
+"""
+    arguments = [sys.executable, "-c", program, "verify", str(clip)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "container PASS" in done.stderr
+
+
 def test_the_self_test_reports_through_the_command(verify: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress and table on stderr, a document on stdout, 4 as soon as one control is missed; on a small table."""
     chosen = ["good sound", "silent", "hum"]
