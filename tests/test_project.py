@@ -80,7 +80,7 @@ WRONG_IMPORTS = {
     "the model imports weights": ("model/rope.py", "shotclock.weights.header", "Imports point one way"),
     "weights import the plan": ("weights/header.py", "shotclock.plan", "Imports point one way"),
     "the plan imports render": ("plan/planner.py", "shotclock.render.text", "Imports point one way"),
-    "text imports the governor": ("render/text.py", "shotclock.govern.meter", "Only render/pipeline.py"),
+    "text imports the governor": ("render/text.py", "shotclock.govern.meter", "Only render/pipeline.py and its gate"),
     "verify imports render": ("verify/__init__.py", "shotclock.render.media", "Verify and record import neither"),
     "record imports the model": ("record/__init__.py", "shotclock.model.rope", "Verify and record import neither"),
     "errors and geometry in a circle": ("errors.py", "shotclock.geometry", "No cycles among siblings"),

@@ -46,7 +46,7 @@ Listener = Callable[[Tick], None]
 class Journal:
     """Says events. ``synchronise`` waits for the device; ``start_s`` is the clock's reading when the run began.
 
-    ``gate`` is told last and may raise: what a Begins announced is then not launched.
+    ``gate``, where it is set, is told last and may raise: what a Begins announced is then not launched.
     """
 
     def __init__(
@@ -57,14 +57,13 @@ class Journal:
         synchronise: Callable[[], None],
         start_s: float,
         listeners: Sequence[Listener] = (),
-        gate: Listener | None = None,
     ) -> None:
         self._log = log
         self._clock = clock
         self._synchronise = synchronise
         self._start_s = start_s
         self._listeners = list(listeners)
-        self._gate = gate
+        self.gate: Listener | None = None
         self._begun_s: dict[str, float] = {}
         self._last_pass_s: float | None = None
         self._phase: Phase | None = None
@@ -92,8 +91,8 @@ class Journal:
             except Exception:
                 logger.exception("a listener failed and is left out from here on")
                 self._listeners.remove(listener)
-        if self._gate is not None:
-            self._gate(tick)
+        if self.gate is not None:
+            self.gate(tick)
         return tick
 
     def write(self, line: dict[str, Any]) -> None:

@@ -16,37 +16,35 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from shotclock.device import free_bytes, peak_bytes, release, synchronise
-from shotclock.errors import RenderFailed, RenderStopped, RunDirError, ShotclockError
+from shotclock.device import peak_bytes, release, synchronise
+from shotclock.errors import RenderFailed, RenderStopped, RunDirError
 from shotclock.events import (
     LegsEnd,
     Notice,
-    PassBegins,
     PassEnds,
     Phase,
     PhaseBegins,
     PhaseEnds,
-    Progress,
     State,
     StepEnds,
 )
 from shotclock.geometry import patchify_audio, patchify_video
-from shotclock.govern.governor import Governor, OnOverrun, Outlook, Projection, Reason, Stop
+from shotclock.govern.governor import OnOverrun
 from shotclock.govern.meter import Demand, Gauge, Meter, Reading, default_floor_bytes, demand_of
 from shotclock.model.attention import attention_backends
 from shotclock.model.transformer import Transformer
-from shotclock.plan.estimate import total
 from shotclock.recipes import Stage, all_passes
 from shotclock.render.contexts import Contexts, encode, keep_contexts, read_contexts
 from shotclock.render.denoise import denoise, prepare
+from shotclock.render.failures import in_user_terms
 from shotclock.render.finish import decode, decode_draft, rehearse
+from shotclock.render.gate import Gate
 from shotclock.render.given import read_media
 from shotclock.render.identity import Identity, numerics
-from shotclock.render.interrupt import EXIT_RESUME, Interrupts
+from shotclock.render.interrupt import Interrupts
 from shotclock.render.job import Job, Outcome, Times
 from shotclock.render.journal import Journal, Listener, Tick
 from shotclock.render.samplers import begin
@@ -65,9 +63,6 @@ from shotclock.render.upscale import Upscaler
 from shotclock.rundir import aside
 from shotclock.weights.digest import sampled_sha256
 
-EXIT_MEMORY_FLOOR = 90
-WARM_UP_RATIO = 10.0  # declared bound where no law has measured one (users.md, row 15)
-SAVING = (PhaseBegins(phase=Phase.SNAPSHOT), PhaseBegins(phase=Phase.SAVE_LATENTS))  # what is never refused
 REHEARSAL_SHARE = 0.02  # of the planned render
 
 
@@ -88,16 +83,14 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             floor_bytes=default_floor_bytes(gauge.read().host_total_bytes),
             write=lambda t_s, reading: _write_reading(memory, t_s, first_line["attempt"], reading),
         )
-        gate = Gate(job, times, interrupts, meter)
         journal = Journal(
             log,
             clock=times.clock,
             synchronise=lambda: synchronise(job.device),
             start_s=times.began_s,
             listeners=listeners,
-            gate=gate,
         )
-        gate.write = journal.write
+        journal.gate = Gate(job, times, interrupts, meter, journal.write)
         journal.write(first_line)
         try:
             for phase, start_s, end_s in (
@@ -117,7 +110,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             )
             raise
         except Exception as error:
-            ours = _ours(job, journal.current, error)
+            ours = in_user_terms(job, journal.current, error)
             with suppress(OSError):  # the disk may be full: the error itself is what the user has to read
                 said = {"found": ours.found, "allowed": ours.allowed, "way_out": ours.way_out} if ours else {}
                 code = ours.exit_code if ours else 1
@@ -139,155 +132,6 @@ def _write_reading(memory: Any, t_s: float, attempt: int, reading: Reading) -> N
 def _memory_line(meter: Meter) -> dict[str, Any]:
     demand: Demand | None = demand_of(meter.readings)
     return {"memory": None if demand is None else asdict(demand) | {"own_demand_bytes": demand.own_demand_bytes}}
-
-
-class Gate:
-    """Told every tick last; raises :class:`RenderStopped` where what is announced must not be launched."""
-
-    def __init__(self, job: Job, times: Times, interrupts: Interrupts, meter: Meter) -> None:
-        self._job = job
-        self._interrupts = interrupts
-        self._meter = meter
-        self._governor = Governor(outlook(job, times))
-        self._projected = False
-        self.write: Any = None
-
-    def __call__(self, tick: Tick) -> None:
-        """Let the governor see the tick, then stop for it, for a signal or for memory."""
-        judged = self._governor.observe(tick.event, tick.t_s)
-        first = isinstance(tick.event, PassBegins) and not self._projected
-        if isinstance(tick.event, StepEnds) or first or isinstance(judged, Stop):
-            self._projected = True
-            verdict = "STOP" if isinstance(judged, Stop) else "GO"
-            self.write(projected(judged.projection, tick.t_s, verdict))
-        if isinstance(judged, Stop):
-            raise governor_stop(judged)
-        if isinstance(tick.event, PassBegins | PhaseBegins | Progress) and tick.event not in SAVING:
-            self._stop_for_others()
-
-    def _stop_for_others(self) -> None:
-        if self._interrupts.asked is not None:
-            raise RenderStopped(
-                f"{self._interrupts.asked} asked for an end; every finished forward is kept",
-                allowed="an end at a boundary",
-                way_out=f"shotclock resume {self._job.run.path}",
-                exit_code=EXIT_RESUME,
-                line={"reason": self._interrupts.asked, "terms": [], "sum_s": None, "budget_s": None},
-            )
-        if (breach := self._meter.breach) is not None:
-            floor = default_floor_bytes(breach.host_total_bytes)
-            raise RenderStopped(
-                f"{breach.host_available_bytes:,} bytes of host memory were available",
-                allowed=f"at least the floor of {floor:,} bytes",
-                way_out=f"free memory, then shotclock resume {self._job.run.path}",
-                exit_code=EXIT_MEMORY_FLOOR,
-                line={
-                    "reason": "memory floor",
-                    "terms": [],
-                    "sum_s": None,
-                    "budget_s": None,
-                    "available_bytes": breach.host_available_bytes,
-                    "floor_bytes": floor,
-                },
-            )
-
-
-def outlook(job: Job, times: Times) -> Outlook:
-    """What the governor knows before the first forward."""
-    foreseen = job.foreseen
-    end_s = job.lease.end_s
-    draft = job.on_overrun == OnOverrun.DRAFT
-    return Outlook(
-        end_s=None if end_s is None else end_s - times.began_s,
-        steps=all_passes(job.request.stages, job.plan.blocks),
-        law=foreseen.law,
-        tail=foreseen.tail,
-        closing=total((foreseen.closing, foreseen.draft), "closing") if draft else foreseen.closing,
-        reserve_s=foreseen.reserve_s,
-        on_overrun=OnOverrun(job.on_overrun),
-        warm_up_passes=foreseen.warm_up_passes,
-        warm_up_ratio=foreseen.warm_up_ratio or WARM_UP_RATIO,
-    )
-
-
-def projected(projection: Projection, t_s: float, verdict: str) -> dict[str, Any]:
-    """A projection as a line of the event log."""
-    return {
-        "event": "Projected",
-        "t_s": t_s,
-        "phase": Phase.DENOISE,
-        "source": projection.source,
-        "first_dit_s": projection.first_dit_s,
-        "n": projection.n,
-        "per_forward_s": projection.per_forward_s,
-        "spread_ratio": projection.spread_ratio,
-        "forwards_left": projection.forwards_left,
-        "left_s": projection.left_s,
-        "tail_s": projection.tail.typical_s,
-        "tail_high_s": projection.tail.high_s,
-        "reserve_s": projection.reserve_s,
-        "total_s": projection.total_s,
-        "budget_s": projection.budget_s,
-        "provisional": projection.provisional,
-        "change": None if projection.change is None else str(projection.change),
-        "timings_left_out": projection.rejected,
-        "verdict": verdict,
-    }
-
-
-def governor_stop(stop: Stop) -> RenderStopped:
-    """The governor's decision in the user's terms, with the sums."""
-    more = {
-        Reason.TAIL: "the latents are kept: `shotclock resume` only decodes",
-        Reason.NEXT_FORWARD: "`shotclock resume` in the next lease goes on with this forward",
-        Reason.OVERRUN: "a longer lease, --leases any, a smaller clip or fewer steps; `shotclock plan` has the prices",
-        Reason.CLOCK: "`shotclock resume`; see why the clock of this machine cannot be read",
-    }
-    return RenderStopped(
-        str(stop),
-        allowed=f"what ends within {stop.budget_s:,.1f} s",
-        way_out=more[stop.reason],
-        exit_code=stop.exit_code,
-        line={
-            "reason": str(stop.reason),
-            "terms": [{"name": term.name, "seconds": term.seconds} for term in stop.terms],
-            "sum_s": stop.sum_s,
-            "budget_s": stop.budget_s,
-        },
-    )
-
-
-def _ours(job: Job, phase: Phase | None, error: Exception) -> ShotclockError | None:
-    """The failure in the user's terms; None for what is none of theirs (a bug)."""
-    match error:
-        case ShotclockError():
-            return error
-        case torch.OutOfMemoryError():
-            return out_of_memory(job, phase)
-        case OSError() | SafetensorError():
-            return unwritable(job, phase, error)
-        case _:
-            return None
-
-
-def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
-    """The device's memory did not do: where, for what, and what needs less (users.md row 31)."""
-    return RenderFailed(
-        f"out of memory in phase {phase} at {job.request.geometry}, {job.request.legs_per_pass} legs a pass, "
-        f"{job.dtype}; at most {peak_bytes(job.device):,} bytes were held",
-        allowed=f"what {job.plan.device} has free: {free_bytes(job.device):,} bytes now",
-        way_out="--legs-per-pass 1, a smaller --size or fewer --frames; what ended is kept: `shotclock resume`",
-    )
-
-
-def unwritable(job: Job, phase: Phase | None, error: OSError | SafetensorError) -> RenderFailed:
-    """A file of the run could not be read or written."""
-    what = getattr(error, "strerror", None) or error
-    return RenderFailed(
-        f"{getattr(error, 'filename', None) or job.run.path}: {what} in phase {phase}",
-        allowed="a run folder with free space and files that stay in place",
-        way_out=f"free space, then shotclock resume {job.run.path}: what ended is kept",
-    )
 
 
 def produce(job: Job, journal: Journal) -> Outcome:

@@ -1,0 +1,44 @@
+"""What went wrong in the machine, in the user's terms: where, with numbers, and what is kept (users.md row 31)."""
+
+from __future__ import annotations
+
+import torch
+from safetensors import SafetensorError
+
+from shotclock.device import free_bytes, peak_bytes
+from shotclock.errors import RenderFailed, ShotclockError
+from shotclock.events import Phase
+from shotclock.render.job import Job
+
+
+def in_user_terms(job: Job, phase: Phase | None, error: Exception) -> ShotclockError | None:
+    """The failure in the user's terms; None for what is none of theirs (a bug)."""
+    match error:
+        case ShotclockError():
+            return error
+        case torch.OutOfMemoryError():
+            return out_of_memory(job, phase)
+        case OSError() | SafetensorError():
+            return unwritable(job, phase, error)
+        case _:
+            return None
+
+
+def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
+    """The device's memory did not do: where, for what, and what needs less (users.md row 31)."""
+    return RenderFailed(
+        f"out of memory in phase {phase} at {job.request.geometry}, {job.request.legs_per_pass} legs a pass, "
+        f"{job.dtype}; at most {peak_bytes(job.device):,} bytes were held",
+        allowed=f"what {job.plan.device} has free: {free_bytes(job.device):,} bytes now",
+        way_out="--legs-per-pass 1, a smaller --size or fewer --frames; what ended is kept: `shotclock resume`",
+    )
+
+
+def unwritable(job: Job, phase: Phase | None, error: OSError | SafetensorError) -> RenderFailed:
+    """A file of the run could not be read or written."""
+    what = getattr(error, "strerror", None) or error
+    return RenderFailed(
+        f"{getattr(error, 'filename', None) or job.run.path}: {what} in phase {phase}",
+        allowed="a run folder with free space and files that stay in place",
+        way_out=f"free space, then shotclock resume {job.run.path}: what ended is kept",
+    )
