@@ -21,10 +21,11 @@ from safetensors.torch import save_file
 from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
 from shotclock.render.tiling import Span, Tiling
-from shotclock.request import Scales, make_request
+from shotclock.request import Scales, SoundGiven, make_request
 from shotclock.verify import tones
 from shotclock.verify.cases import Base
 from shotclock.verify.document import VerdictDocument
+from shotclock.verify.reader import Sound
 from shotclock.verify.rules import Outcome
 from shotclock.verify.runs import judge_path, judge_run, read_run
 from shotclock.verify.tape import write_wav
@@ -54,7 +55,7 @@ def run(base: Base, clip: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def _documents(folder: Path, scales: Scales, **more: str) -> None:
+def _documents(folder: Path, scales: Scales, **more: object) -> None:
     request = make_request(
         **more,
         prompt="a tunnel",
@@ -100,6 +101,18 @@ def test_words_of_the_request_reach_the_rules(run: Path, base: Base) -> None:
     write_wav(run / "clip.wav", tones.silent(base.sound, np.random.default_rng(0)))
     assert _rules(run, Outcome.FAIL) == {"level", "zero_tail"}
     assert judge_run(run, sheet=None, expect=frozenset({"silent"})).outcome is not Outcome.FAIL
+
+
+def test_a_sound_that_was_given_is_only_judged_for_being_whole(run: Path, base: Base) -> None:
+    """Its silence is the user's; its NaN, or a length that is not the picture's, is ours."""
+    _documents(run, GUIDED, sound=SoundGiven(name="a.wav", sha256="0" * 64))
+    write_wav(run / "clip.wav", tones.zero_tail(base.sound, np.random.default_rng(0)))
+    assert judge_run(run, sheet=None).outcome is not Outcome.FAIL
+    write_wav(run / "clip.wav", tones.not_a_number(base.sound, np.random.default_rng(0)))
+    assert _rules(run, Outcome.FAIL) == {"finite"}
+    half = Sound(waveform=base.sound.waveform[:, : base.sound.waveform.shape[1] // 2], rate_hz=48000)
+    write_wav(run / "clip.wav", half)
+    assert _rules(run, Outcome.FAIL) == {"wav_length"}
 
 
 def test_tile_edges_come_from_the_event_log_as_the_render_computes_them(run: Path) -> None:

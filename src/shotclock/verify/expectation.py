@@ -19,6 +19,7 @@ EXPECTABLE = {
     "cartoon": "animation on twos or threes: pictures are held, areas are flat",
     "title": "a flat graphic: a title card, a chart, a logo",
     "cut": "hard cuts",
+    "given": "a sound that was given and not made: only that it is whole is judged",
 }
 
 

@@ -51,6 +51,7 @@ class _Request(_Read):
     format: Literal["shotclock/request/1"]
     recipe: str
     model_class: str = "undeclared"
+    sound: dict[str, Any] | None = None
     width: int
     height: int
     frames: int
@@ -135,7 +136,7 @@ def judge_run(
     stop, or cannot be written.
     """
     run = read_run(path)
-    expectation = replace(run.expectation, expect=expect)
+    expectation = replace(run.expectation, expect=run.expectation.expect | expect)
     if run.stopped is not None:
         verdict = non_finite_verdict(run.stopped, expectation, clip=run.folder.clip.name)
     elif run.folder.clip.is_file():
@@ -180,6 +181,7 @@ def read_run(path: Path) -> Run:
             height=request.height,
             has_audio=True,
             channels=STEREO,
+            expect=frozenset() if request.sound is None else frozenset({"given"}),
             **({} if decoded is None else decoded.asked),
         ),
         lacks_guidance=request.lacks_guidance,
