@@ -140,7 +140,7 @@ class Prices:
         row = self.stages.row
         encodes = self.scope.encodes_text
         text = row(TEXT, Phase.ENCODE, geometry), row(TEXT, Phase.CONNECT, geometry)
-        given = "contexts are given"
+        given = "the contexts are there already"
         return (
             Row(name=START, estimate=exactly(self.start_s, "measured: imports and headers"), basis=Basis.MEASURED),
             row(LOAD_TEXT, Phase.LOAD_TEXT, geometry) if encodes else nothing(LOAD_TEXT, given),
