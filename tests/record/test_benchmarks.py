@@ -52,7 +52,9 @@ def test_an_edited_page_or_record_is_found(tmp_path: Path) -> None:
     write_record(run, tmp_path / "home", machine(), private=False)
     (record,) = Ledger.of(tmp_path / "home").records()
     Ledger(tmp_path / RECORDS).add("run", record.statement)
-    assert "| 768x448, 25 frames at 24, 8 steps x 4 legs | pass of 4 legs | 7 | 1 s | 4.0% |" in benchmarks(tmp_path)
+    assert "| 768x448, 25 frames at 24, 8 steps x 4 legs, bfloat16 | pass of 4 legs | 7 | 1 s | 4.0% |" in benchmarks(
+        tmp_path
+    )
 
 
 def test_the_committed_ledger_holds() -> None:
@@ -98,8 +100,10 @@ def test_a_recipe_is_found_by_what_it_renders_and_says_its_command(tmp_path: Pat
     """Digest to file, and every value of the request as an argument."""
     recipe = Recipe(subject="s", models="tiny", device="cpu", dtype="float32", request=json.loads(json.dumps(REQUEST)))
     (tmp_path / "a.json").write_bytes(canonical(recipe.model_dump(mode="json")))
-    assert find_recipe(tmp_path, recipe.request_sha256) == tmp_path / "a.json"
-    assert find_recipe(tmp_path, "0" * 64) is None
+    assert find_recipe(tmp_path, recipe.request_sha256, device="cpu", dtype="float32") == tmp_path / "a.json"
+    assert find_recipe(tmp_path, recipe.request_sha256, device="cpu", dtype="bfloat16") is None
+    assert find_recipe(tmp_path, recipe.request_sha256, device="NVIDIA H200", dtype="float32") is None
+    assert find_recipe(tmp_path, "0" * 64, device="cpu", dtype="float32") is None
     arguments = recipe.arguments()
     assert arguments[-2:] == ["--", REQUEST["prompt"]]
     assert {"--size=768x448", "--cfg=3.0", "--audio-cfg=7.0", "--stg-blocks=2", "--models=tiny"} <= set(arguments)

@@ -106,7 +106,9 @@ def _subject(record: Record, recipes: Path) -> str:
     legs = facts.checked.get("legs")
     size = f", {steps.value} steps" if steps and steps.value is not None else ""
     size += f" x {len(str(legs.value).split('+'))} legs" if legs and legs.value else ""
-    recipe = find_recipe(recipes, _request_sha256(record))
+    dtype, device = facts.checked.get("dtype"), _text(facts.checked.get("device"))
+    size += f", {dtype.value}" if dtype and dtype.value else ""
+    recipe = find_recipe(recipes, _request_sha256(record), device=device, dtype=_text(dtype))
     return f"[{geometry}{size}](recipes/{recipe.name})" if recipe else f"{geometry}{size}"
 
 

@@ -26,6 +26,7 @@ SAME_MEL_DB, SAME_CONVERGENCE, SAME_LAG_S, SAME_GAIN_DB = 1.0, 0.15, 0.001, 1.0 
 SCENE_PSNR_DB = 18.0  # of 32x18 luma: the same scene in other roundings reads 20 to 52, another one 12 to 17
 BAND_SLACK_DB, BAND_SLACK_SSIM = 1.0, 0.02  # below the worst of the band this still counts as inside
 LEAST_RUNS = 3  # runs of a band
+ARITHMETIC = 1e-14  # what the float64 sums of a cosine leave of 0
 JUMP = 10.0  # a step whose distance grows by this factor is no smooth growth
 
 Array = Float[np.ndarray, "..."]
@@ -159,7 +160,7 @@ def measure_band(latents: Sequence[Array], pictures: Sequence[Pictures] = ()) ->
 def within_band(band: Band, distance: float | None, pictures: Pictures | None) -> str:
     """ "same up to rounding", or by how much it is not; a measured statement in either case."""
     beyond = []
-    if distance is not None and distance > band.distance:
+    if distance is not None and distance > band.distance + ARITHMETIC:
         beyond.append(f"latent cosine distance {distance:.3e} > {band.distance:.3e}")
     if pictures is not None and band.psnr_db is not None and pictures.psnr_db < band.psnr_db - BAND_SLACK_DB:
         beyond.append(f"PSNR {pictures.psnr_db:.2f} < {band.psnr_db:.2f} - {BAND_SLACK_DB:g} dB")

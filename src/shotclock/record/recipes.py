@@ -116,9 +116,11 @@ def recipe_of(statement: Mapping[str, Any], subject: str) -> Recipe:
     )
 
 
-def find_recipe(folder: Path, request_sha256: str | None) -> Path | None:
-    """The recipe of a request, by its digest."""
+def find_recipe(folder: Path, request_sha256: str | None, *, device: str, dtype: str) -> Path | None:
+    """The recipe of a request on a kind of device, "cpu" or any name of a GPU, in a dtype."""
+    kind = "cpu" if device == "cpu" else "cuda"
     for path in sorted(folder.glob("*.json")):
-        if read_recipe(path).request_sha256 == request_sha256:
+        recipe = read_recipe(path)
+        if (recipe.request_sha256, recipe.device, recipe.dtype) == (request_sha256, kind, dtype):
             return path
     return None
