@@ -90,7 +90,7 @@ class Joined:
     def _whole(self) -> list[Tick]:
         ends = Tick(event=PhaseEnds(phase=Phase.DENOISE), t_s=self._ended_s, last_s=self._denoise_s)
         text = f"{len(self._snapshots)} snapshots, {sum(self._snapshots):.3f} s beside it"
-        self._denoise_s = None
+        self._denoise_s, self._snapshots = None, []
         return [ends, Tick(event=Notice(text=text), t_s=self._ended_s, last_s=None)]
 
 
