@@ -6,6 +6,7 @@ Nothing is only here: the file may be deleted at any time. Questions are read-on
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -81,7 +82,7 @@ def _built_from(path: Path) -> str | None:
 
 def _rebuild(path: Path, ledger: Ledger, head: str) -> None:
     ledger.folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     temporary.unlink(missing_ok=True)
     with closing(sqlite3.connect(temporary)) as connection, connection:
         connection.executescript(SCHEMA)

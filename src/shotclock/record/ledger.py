@@ -143,6 +143,14 @@ class Ledger:
                 )
         return found
 
+    def entries_of(self, name: str) -> list[Entry]:
+        """Lines that hold a record of this id."""
+        return [entry for entry in self.chain.read().entries if entry.get("id") == name and "record_sha256" in entry]
+
+    def statement(self, entry: Entry) -> Statement | None:
+        """The statement of a line; None where its file cannot be read."""
+        return self._document(str(entry["record_sha256"]))
+
     def find(self, name: str) -> Record:
         """The record of an id or of the beginning of one; the newest where a run has several.
 
@@ -216,9 +224,10 @@ def write_record(
     digests = Digests(home / DIGESTS)
     statement = run_statement(folder, facts, machine, context, checkpoint_sha256=digests.sha256, packets_sha256=packets)
     verdict = verdict_statement(folder)
-    for record in Ledger.of(home).records():
-        if record.id == facts.id and named_digests(record.statement) == named_digests(statement):
-            return record.entry
+    for entry in Ledger.of(home).entries_of(facts.id):
+        before = Ledger.of(home).statement(entry)
+        if before is not None and named_digests(before) == named_digests(statement):
+            return entry
     write_aside(run / RECORD, canonical(statement))
     if verdict is not None:
         write_aside(run / VERDICT_RECORD, canonical(verdict))
