@@ -52,12 +52,25 @@ OnOverrun = Annotated[
 Rehearse = Annotated[str, typer.Option(help="Decode, mux and verdict once before step 1: auto, always, never.")]
 Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Judge the clip with numbers; FAIL is exit code 4.")]
 Embed = Annotated[bool, typer.Option("--embed/--no-embed", help="Say in the clip's comment which run made it.")]
+Trace = Annotated[bool, typer.Option("--trace-nonfinite", help="Name leg and block where a number stops being finite.")]
 Private = Annotated[bool, typer.Option("--private", help="Keep the prompts out of the record.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")]
 
 # Options of a render that are not part of what is rendered.
-TERMS = ("lease", "lease_end", "leases", "on_overrun", "rehearse", "verify", "embed", "private", "quiet", "as_json")
+TERMS = (
+    "lease",
+    "lease_end",
+    "leases",
+    "on_overrun",
+    "rehearse",
+    "verify",
+    "embed",
+    "trace_nonfinite",
+    "private",
+    "quiet",
+    "as_json",
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 stderr = Console(stderr=True)
@@ -103,12 +116,15 @@ def inspect(
     """Say what checkpoint files are, from their headers alone."""
     from shotclock.weights.inspect import Inspection
     from shotclock.weights.inspect import inspect as inspect_file
+    from shotclock.weights.remembered import remember
 
     found: list[Inspection] = []
     refused: list[ShotclockError] = []
     for path in files:
         try:
             found.append(inspect_file(path, sha256=sha256))
+            if (digest := found[-1].sha256) is not None:
+                remember(home(), path, digest)
         except ShotclockError as error:
             refused.append(error)
     if as_json:
@@ -194,6 +210,7 @@ def render(
     rehearse: Rehearse = "auto",
     verify: Verify = True,
     embed: Embed = True,
+    trace_nonfinite: Trace = False,
     private: Private = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -208,7 +225,7 @@ def render(
     from shotclock.render.settings import Settings
 
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
-    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify, embed=embed)
+    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify, embed, trace_nonfinite)
     console = None if quiet else stderr
     with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
         outcome = start(Settings(**options), terms, home=home(), times=times, console=console)
@@ -232,6 +249,7 @@ def resume(
     rehearse: Rehearse = "auto",
     verify: Verify = True,
     embed: Embed = True,
+    trace_nonfinite: Trace = False,
     private: Private = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -246,7 +264,7 @@ def resume(
         return
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
     terms = _terms(
-        began_s, lease, lease_end, leases, on_overrun, rehearse, verify=verify, embed=embed, accept_seam=accept_seam
+        began_s, lease, lease_end, leases, on_overrun, rehearse, verify, embed, trace_nonfinite, accept_seam=accept_seam
     )
     console = None if quiet else stderr
     with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
@@ -356,9 +374,10 @@ def _terms(
     leases: str,
     on_overrun: str,
     rehearse: str,
-    *,
     verify: bool,
     embed: bool,
+    trace_nonfinite: bool,
+    *,
     accept_seam: bool = False,
 ) -> Terms:
     """The lease from flags and environment, read once, and what happens at its end."""
@@ -378,6 +397,7 @@ def _terms(
         on_overrun=on_overrun,
         rehearse=rehearse,
         accept_seam=accept_seam,
+        trace_nonfinite=trace_nonfinite,
         judge=partial(finish, verify=verify, embed=embed) if verify or embed else None,
     )
 

@@ -76,6 +76,7 @@ class Recipe:
     bare: bool = False
     stg: float | None = None
     rescale: tuple[float, float] | None = None
+    size: str | None = None
 
     @property
     def upscales(self) -> bool:
@@ -93,47 +94,47 @@ class Recipe:
         return isinstance(self.rows[0].levels, tuple)
 
 
-RECIPES: Mapping[RecipeName, Recipe] = (
-    MappingProxyType(  # ltx25.md 5.3; HQ's sound is taken from stage 1 as two_stage's
-        {
-            RecipeName.ONE_STAGE: Recipe(
-                model_class=ModelClass.DEV,
-                rows=(Row(levels=Levels.SHIFTED, sampler=Sampler.EULER, guided=True),),
+# Of ltx25.md 5.3; where HQ's sound comes from is not said there: as in two_stage, from stage 1.
+RECIPES: Mapping[RecipeName, Recipe] = MappingProxyType(
+    {
+        RecipeName.ONE_STAGE: Recipe(
+            model_class=ModelClass.DEV,
+            rows=(Row(levels=Levels.SHIFTED, sampler=Sampler.EULER, guided=True),),
+        ),
+        RecipeName.DISTILLED: Recipe(
+            model_class=ModelClass.DISTILLED,
+            rows=(
+                Row(levels=DISTILLED, sampler=Sampler.ANCESTRAL, guided=True, half=True),
+                Row(levels=DISTILLED_STAGE_2, sampler=Sampler.EULER, guided=False),
             ),
-            RecipeName.DISTILLED: Recipe(
-                model_class=ModelClass.DISTILLED,
-                rows=(
-                    Row(levels=DISTILLED, sampler=Sampler.ANCESTRAL, guided=True, half=True),
-                    Row(levels=DISTILLED_STAGE_2, sampler=Sampler.EULER, guided=False),
-                ),
-                steps=len(DISTILLED) - 1,
-                bare=True,
+            steps=len(DISTILLED) - 1,
+            bare=True,
+        ),
+        RecipeName.DISTILLED_DRAFT: Recipe(
+            model_class=ModelClass.DISTILLED,
+            rows=(Row(levels=DISTILLED, sampler=Sampler.ANCESTRAL, guided=True),),
+            steps=len(DISTILLED) - 1,
+            bare=True,
+        ),
+        RecipeName.TWO_STAGE: Recipe(
+            model_class=ModelClass.DEV,
+            rows=(
+                Row(levels=Levels.SHIFTED, sampler=Sampler.EULER, guided=True, half=True),
+                Row(levels=DISTILLED_STAGE_2, sampler=Sampler.EULER, guided=False, lora=1.0, keeps=("video",)),
             ),
-            RecipeName.DISTILLED_DRAFT: Recipe(
-                model_class=ModelClass.DISTILLED,
-                rows=(Row(levels=DISTILLED, sampler=Sampler.ANCESTRAL, guided=True),),
-                steps=len(DISTILLED) - 1,
-                bare=True,
+        ),
+        RecipeName.HQ: Recipe(
+            model_class=ModelClass.DEV,
+            rows=(
+                Row(levels=Levels.SHIFTED_BY_TOKENS, sampler=Sampler.RES_2S, guided=True, half=True, lora=0.25),
+                Row(levels=DISTILLED_STAGE_2, sampler=Sampler.RES_2S, guided=False, lora=0.5, keeps=("video",)),
             ),
-            RecipeName.TWO_STAGE: Recipe(
-                model_class=ModelClass.DEV,
-                rows=(
-                    Row(levels=Levels.SHIFTED, sampler=Sampler.EULER, guided=True, half=True),
-                    Row(levels=DISTILLED_STAGE_2, sampler=Sampler.EULER, guided=False, lora=1.0, keeps=("video",)),
-                ),
-            ),
-            RecipeName.HQ: Recipe(
-                model_class=ModelClass.DEV,
-                rows=(
-                    Row(levels=Levels.SHIFTED_BY_TOKENS, sampler=Sampler.RES_2S, guided=True, half=True, lora=0.25),
-                    Row(levels=DISTILLED_STAGE_2, sampler=Sampler.RES_2S, guided=False, lora=0.5, keeps=("video",)),
-                ),
-                steps=15,
-                stg=0.0,
-                rescale=(0.45, 1.0),
-            ),
-        }
-    )
+            steps=15,
+            size="1920x1088",
+            stg=0.0,
+            rescale=(0.45, 1.0),
+        ),
+    }
 )
 DEFAULT: Mapping[ModelClass, RecipeName] = MappingProxyType(
     {

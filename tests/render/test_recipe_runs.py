@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -31,7 +32,15 @@ PLAIN = Settings(
     legs_per_pass=4, device="cpu", dtype="float32", contexts=None, transformer=None, text_encoder=None, video_vae=None,
     audio_vae=None, pinned_config=False,
 )  # fmt: skip
-TERMS = Terms(lease=Lease(sources=()), leases=1, on_overrun="snapshot", rehearse="never", accept_seam=False, judge=None)
+TERMS = Terms(
+    lease=Lease(sources=()),
+    leases=1,
+    on_overrun="snapshot",
+    rehearse="never",
+    accept_seam=False,
+    trace_nonfinite=False,
+    judge=None,
+)
 
 
 class Killed(BaseException):
@@ -182,6 +191,19 @@ def test_a_stage_of_another_request_is_refused(whole: dict[str, Path], home: Pat
     save_file(tensors, run / "stage-1.safetensors", metadata={"request_sha256": "0" * 64})
     with pytest.raises(RunDirError, match="was made for another request"):
         resume(run, TERMS, models=None, home=home, times=times(), console=None)
+
+
+def test_later_stages_weigh_what_their_operations_are(whole: dict[str, Path]) -> None:
+    """Without a law the governor takes a pass of twice the size for what it costs, not for one of stage 1."""
+    from shotclock.plan.planner import read_plan
+    from shotclock.render.gate import weights
+    from shotclock.request import read_request
+
+    run = whole["distilled"]
+    plan, request = read_plan((run / "plan.json").read_text()), read_request((run / "request.json").read_text())
+    found = weights(SimpleNamespace(plan=plan, request=request))  # type: ignore[arg-type]
+    first, second = (stage.step_flops for stage in plan.stages)
+    assert found == {"cond": 1.0, "cond in stage 2": second / first} and second > first
 
 
 def test_hq_has_its_own_count_and_keeps_the_first_stages_sound(whole: dict[str, Path]) -> None:

@@ -75,6 +75,7 @@ def test_older_vae(golden: Checkpoints, tmp_path: Path, part: str) -> None:
     """VAEs have versions too."""
     path = changed_copy(getattr(golden, part), tmp_path / "f", lambda d: d[METADATA_KEY].update(model_version="2.3"))
     refusal(lambda: requires(path, PARTS[part]), found="LTX version 2.3", allowed="2.5", way_out="vae")
+    refusal(lambda: requires(path, PARTS[part]), found="would need Gemma 3", allowed="2.5", way_out="vae")
 
 
 @pytest.mark.parametrize(

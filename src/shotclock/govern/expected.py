@@ -18,15 +18,15 @@ ROUNDING = 1e-6  # of times that were added and subtracted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Durations by kind of pass. ``forwards`` counts those that a pass of each kind carries.
+    """Durations by kind of pass. ``forwards`` counts those that a pass of each kind carries, by what one costs.
 
-    ``law`` covers every kind or is empty: without one, kinds are taken to cost alike for each forward. ``own`` says
+    ``law`` covers every kind or is empty: without one, kinds are taken to cost as ``forwards`` says. ``own`` says
     that a full step of own passes was measured; ``warm_up_ratio`` bounds a warm-up pass over a warm one.
     """
 
     observed: Observed
     law: Mapping[str, Estimate]
-    forwards: Mapping[str, int]
+    forwards: Mapping[str, float]
     own: bool
     warm_up_ratio: float
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shotclock.events import Event, PassBegins, PassEnds, Phase, PhaseBegins, StepEnds
@@ -39,7 +39,8 @@ class Outlook:
 
     ``steps`` are the passes of every step of the render, ``law`` predicts a pass by its kind and is empty without one.
     ``tail`` follows the last forward; ``closing`` is what a stop still has to write (snapshot, and the draft decode).
-    The first ``warm_up_passes`` are kept apart and may take ``warm_up_ratio`` times as long as warm ones.
+    The first ``warm_up_passes`` are kept apart and may take ``warm_up_ratio`` times as long as warm ones. ``weights``
+    are what kinds of pass cost against each other where no law says it; without one, the forwards that a pass carries.
     """
 
     end_s: float | None
@@ -51,6 +52,7 @@ class Outlook:
     on_overrun: OnOverrun
     warm_up_passes: int
     warm_up_ratio: float
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -237,7 +239,7 @@ class Governor:
         return Expected(
             observed=self.observed,
             law=self._law,
-            forwards=dict(zip(self._kinds, self._forwards, strict=True)),
+            forwards={**dict(zip(self._kinds, self._forwards, strict=True)), **self._outlook.weights},
             own=self._has_a_full_step,
             warm_up_ratio=self._outlook.warm_up_ratio,
         )

@@ -47,6 +47,7 @@ class PlannedStage(Document):
     steps: int
     legs: tuple[str, ...]
     lora_strength: float
+    step_flops: int
 
     def line(self, number: int) -> str:
         """What a person reads of it."""
@@ -156,7 +157,7 @@ def make_plan(
         decode_flops=_decode_flops(headers.video_vae, geometry),
         pinned_config=pinned_config,
         files={name: _planned(header) for name, header in parts.items() if header is not None},
-        stages=tuple(_stage(stage, request, config.blocks) for stage in stages),
+        stages=tuple(_stage(stage, request, config) for stage in stages),
         warnings=(*warnings(RecipeName(request.recipe), request.declared, guidance, config.blocks), *said),
     )
 
@@ -167,7 +168,7 @@ def levels_digest(stages: Sequence[Stage]) -> str:
     return hashlib.sha256(levels.numpy().astype("<f4").tobytes()).hexdigest()
 
 
-def _stage(stage: Stage, request: Request, blocks: int) -> PlannedStage:
+def _stage(stage: Stage, request: Request, config: TransformerConfig) -> PlannedStage:
     clip = stage.geometry
     return PlannedStage(
         size=f"{clip.width}x{clip.height}",
@@ -175,8 +176,9 @@ def _stage(stage: Stage, request: Request, blocks: int) -> PlannedStage:
         sampler=str(stage.sampler),
         sigmas=stage.sigmas,
         steps=stage.evaluations,
-        legs=tuple(stage.guidance.legs(blocks)),
+        legs=tuple(stage.guidance.legs(config.blocks)),
         lora_strength=stage.lora,
+        step_flops=step_flops(config, clip, stage.guidance, TEXT_TOKENS),
     )
 
 

@@ -13,6 +13,7 @@ from shotclock.events import PassBegins, Phase, PhaseBegins, Progress, StepEnds
 from shotclock.govern.governor import Governor, OnOverrun, Outlook, Projection, Reason, Stop
 from shotclock.govern.meter import Meter, default_floor_bytes
 from shotclock.plan.estimate import total
+from shotclock.plan.law import kind_of
 from shotclock.recipes import all_passes
 from shotclock.render.interrupt import EXIT_RESUME, Interrupts
 from shotclock.render.job import Job, Times
@@ -91,7 +92,20 @@ def outlook(job: Job, times: Times) -> Outlook:
         on_overrun=OnOverrun(job.on_overrun),
         warm_up_passes=foreseen.warm_up_passes,
         warm_up_ratio=foreseen.warm_up_ratio or WARM_UP_RATIO,
+        weights=weights(job),
     )
+
+
+def weights(job: Job) -> dict[str, float]:
+    """Forwards of a pass of each kind, those of later stages by what they cost against the first one's operations."""
+    planned = job.plan.stages
+    per_leg = [stage.step_flops / len(stage.legs) for stage in planned]
+    return {
+        kind_of(launch): len(launch.legs) * per_leg[launch.stage - 1] / per_leg[0]
+        for step in all_passes(job.request.stages, job.plan.blocks)
+        for launch in step
+        if planned
+    }
 
 
 def projected(projection: Projection, t_s: float, verdict: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ TINY = "tiny"
 TINY_SEED = 0
 TINY_SET = 2  # raised when weights/tiny.py writes another set
 TINY_SIZE, TINY_FRAMES = "256x160", 25
+TINY_HALVED = "256x128"  # where a recipe begins at half the size
 FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
 MAX_SIZE_CHARACTERS = 16  # far beyond 8192x8192
 FILES = ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae")  # options that name a file of weights
@@ -181,7 +182,8 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
     name = recipe_from(settings, model_class)
     row = RECIPES[name]
     builtin = settings.models == TINY
-    width, height = parse_size(settings.size or (TINY_SIZE if builtin else FULL_SIZE))
+    tiny_size = TINY_HALVED if row.upscales else TINY_SIZE
+    width, height = parse_size(settings.size or (tiny_size if builtin else row.size or FULL_SIZE))
     prompt, negative_prompt = read_prompts(settings.prompt, settings.negative_prompt)
     blocks = recipe.stg_blocks if settings.stg_blocks is None else parse_blocks(settings.stg_blocks)
     audio_cfg = settings.audio_cfg if settings.audio_cfg is not None or settings.cfg != 1 else 1.0

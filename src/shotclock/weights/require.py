@@ -17,6 +17,11 @@ from shotclock.weights.identity import DIT, Kind, identify, old_features, versio
 from shotclock.weights.settings import transformer_settings
 
 FLOATS = frozenset({"BF16", "F16", "F32", "F64"})  # a weight of any other dtype is quantised
+VERSION_23 = (2, 3)
+NEEDED_BY_23 = (  # ltx25.md sections 1.1 and 2: more than a row in a table, so such files are refused
+    "Gemma 3 with its own projection as text encoder, feed-forward layers with biases, no keyframe embedding, "
+    "one file for all parts, and images compressed at crf 33"
+)
 SCALE = re.compile(r"_scale(_2|_inv)?$")  # siblings that fp8 and nvfp4 files carry, ltx25.md section 2
 
 
@@ -67,7 +72,8 @@ def _require_new(header: Header) -> None:
     version = version_of(header)
     old = old_features(header) if identify(header) is Kind.TRANSFORMER else None
     if version is not None and version < released.MODEL_VERSION:
-        reason = f"is a file of LTX version {header.model_version}"
+        lacking = f", which would need {NEEDED_BY_23}" if version >= VERSION_23 else ""
+        reason = f"is a file of LTX version {header.model_version}{lacking}"
     elif old is not None:
         reason = f"is no LTX-2.5 transformer: {old}"
     else:
