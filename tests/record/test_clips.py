@@ -162,13 +162,13 @@ def test_smooth_growth_is_chaos_and_a_jump_is_a_bug() -> None:
 
 def test_same_up_to_rounding_is_measured() -> None:
     """Inside the band of runs that differ by rounding, beyond it for ten times that."""
-    band = measure_band([tensor(error=0.0), tensor(error=0.004), tensor(error=-0.004)])
+    band = measure_band([[tensor(error=e)] for e in (0.0, 0.004, -0.004)])
     inside = 1 - float(np.corrcoef(tensor().ravel(), tensor(error=0.005).ravel())[0, 1])
     assert within_band(band, inside, None) == "same up to rounding"
     assert within_band(band, 10 * band.distance, None).startswith("beyond rounding: latent cosine distance")
     assert within_band(band, None, None) == "nothing to hold against the band"
     with pytest.raises(AssertionError, match="3 runs or more"):
-        measure_band([tensor(), tensor()])
+        measure_band([[tensor()], [tensor()]])
 
 
 def folder(path: Path, error: float = 0.0, *, key: dict[str, Any] | None = None, request: Any = REQUEST) -> Path:

@@ -175,7 +175,7 @@ def read_band(folders: Sequence[Path]) -> Band:
         )
     _require_one_workload(media)
     _require_one_key(folders)
-    latents = [np.concatenate([np.ravel(one.latents[s]) for s in sorted(one.latents)]) for one in media]
+    latents = [[one.latents[stream] for stream in sorted(one.latents)] for one in media]
     pairs = [
         compare_pictures(a.frames, b.frames)
         for a, b in combinations(media, 2)

@@ -24,6 +24,7 @@ VOCODER_L2, VOCODER_COSINE = 0.10, 0.99  # vocoder of the same mel
 FLOOR_FACTOR = 1.5  # of the other's own bfloat16 against its float32
 SAME_MEL_DB, SAME_CONVERGENCE, SAME_LAG_S, SAME_GAIN_DB = 1.0, 0.15, 0.001, 1.0  # the same sound (verify.md 3.5)
 SCENE_PSNR_DB = 18.0  # of 32x18 luma: the same scene in other roundings reads 20 to 52, another one 12 to 17
+BAND_FACTOR = FLOOR_FACTOR**2  # a cosine distance is half a relative L2 squared; three runs miss the widest pair
 BAND_SLACK_DB, BAND_SLACK_SSIM = 1.0, 0.02  # below the worst of the band this still counts as inside
 LEAST_RUNS = 3  # runs of a band
 ARITHMETIC = 1e-14  # what the float64 sums of a cosine leave of 0
@@ -146,12 +147,12 @@ class Band:
         return f"rounding alone, {self.runs} runs: latent cosine distance at most {self.distance:.3e}{pictures}"
 
 
-def measure_band(latents: Sequence[Array], pictures: Sequence[Pictures] = ()) -> Band:
-    """The band of K >= 3 runs; ``pictures`` are comparisons of all their pairs, where frames are there."""
+def measure_band(latents: Sequence[Sequence[Array]], pictures: Sequence[Pictures] = ()) -> Band:
+    """The band of K >= 3 runs, each with its latents by stream; ``pictures`` are comparisons of all their pairs."""
     assert len(latents) >= LEAST_RUNS, f"{LEAST_RUNS} runs or more, not {len(latents)}"
     return Band(
         runs=len(latents),
-        distance=max(1 - cosine(a, b) for a, b in combinations(latents, 2)),
+        distance=max(1 - cosine(a, b) for one, two in combinations(latents, 2) for a, b in zip(one, two, strict=True)),
         psnr_db=min((one.psnr_db for one in pictures), default=None),
         ssim=min((one.ssim for one in pictures), default=None),
     )
@@ -160,8 +161,8 @@ def measure_band(latents: Sequence[Array], pictures: Sequence[Pictures] = ()) ->
 def within_band(band: Band, distance: float | None, pictures: Pictures | None) -> str:
     """ "same up to rounding", or by how much it is not; a measured statement in either case."""
     beyond = []
-    if distance is not None and distance > band.distance + ARITHMETIC:
-        beyond.append(f"latent cosine distance {distance:.3e} > {band.distance:.3e}")
+    if distance is not None and distance > BAND_FACTOR * band.distance + ARITHMETIC:
+        beyond.append(f"latent cosine distance {distance:.3e} > {BAND_FACTOR:g} x {band.distance:.3e}")
     if pictures is not None and band.psnr_db is not None and pictures.psnr_db < band.psnr_db - BAND_SLACK_DB:
         beyond.append(f"PSNR {pictures.psnr_db:.2f} < {band.psnr_db:.2f} - {BAND_SLACK_DB:g} dB")
     if pictures is not None and band.ssim is not None and pictures.ssim < band.ssim - BAND_SLACK_SSIM:
