@@ -111,7 +111,13 @@ def still_times() -> Times:
 def some_job(request: Request, plan: Plan, headers: CheckpointHeaders, run: RunDir) -> Job:
     """A float32 render on the CPU without a lease, a rehearsal or a verdict; holds the run folder from here on."""
     terms = Terms(
-        lease=Lease(sources=()), leases=1, on_overrun="snapshot", rehearse="never", accept_seam=False, judge=None
+        lease=Lease(sources=()),
+        leases=1,
+        on_overrun="snapshot",
+        rehearse="never",
+        accept_seam=False,
+        trace_nonfinite=False,
+        judge=None,
     )
     device = torch.device("cpu")
     with tempfile.TemporaryDirectory() as home:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 def finish(path: Path, *, verify: bool, embed: bool) -> Judged:
     """Tag the clip of a run folder with the run that made it, and judge it; raises what either raises."""
     run = RunDir(path)
-    if embed and run.events.is_file():  # a rehearsal has no events and no record
+    if embed and run.events.is_file() and run.clip.is_file():  # a rehearsal has no events, a stopped run no clip
         first = read_folder(path).attempts[0].begins
         request = read_request(run.request.read_text())
         write_tag(run.clip, run=run_id(first), request_sha256=request.digest, version=shotclock.__version__)

@@ -14,9 +14,11 @@ import torch
 from fakes import FakeClock, some_job, still_times
 from shotclock.errors import RenderFailed
 from shotclock.events import State
+from shotclock.guidance import LegName
 from shotclock.plan.planner import make_plan
 from shotclock.render import contexts, finish, pipeline
 from shotclock.render.decode import VideoDecoder
+from shotclock.render.failures import first_not_finite
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
 from shotclock.render.stages import Left
@@ -92,14 +94,17 @@ def test_out_of_memory_in_decode_tries_smaller_tiles(
     assert not [path for path in made.run.path.iterdir() if ".part" in path.name]
 
 
-def test_non_finite_latents_stop_the_render() -> None:
-    """Step and stream are named before anything is decoded."""
+def test_the_first_that_is_not_finite_is_named() -> None:
+    """Step and stream of latents, and the leg of a prediction that would be kept for a resume."""
     good = torch.zeros(1, 4, 8)
     bad = good.clone()
     bad[0, 1, 2] = float("nan")
-    pipeline.require_finite(State(step=3, video=good, audio=good))
-    with pytest.raises(RenderFailed, match="audio latents are not finite after step 3"):
-        pipeline.require_finite(State(step=3, video=good, audio=bad))
+    assert first_not_finite(State(step=3, video=good, audio=good)) is None
+    found = first_not_finite(State(step=3, video=good, audio=bad))
+    assert found is not None and found[0] == "audio latents after step 3" and found[1] is bad
+    legs = {LegName.COND: good, LegName.UNCOND: bad}
+    found = first_not_finite(State(step=3, video=good, audio=good, video_legs=legs))
+    assert found is not None and found[0] == "video of leg uncond after step 3"
 
 
 def test_a_wrong_number_of_forwards_is_no_success(

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fakes import FakeClock
+from shotclock.closing import finish
 from shotclock.errors import DoesNotFit, RenderFailed, RenderStopped
+from shotclock.events import StepEnds
 from shotclock.govern import meter
 from shotclock.lease import Lease, Moment, resolve_lease
+from shotclock.model.transformer import Transformer
+from shotclock.render import denoise, pipeline
 from shotclock.render import run as runs
 from shotclock.render.job import Judged, Outcome, Times
 from shotclock.render.run import Terms
 from shotclock.render.settings import Settings
+from shotclock.render.snapshot import newest_snapshot
+from shotclock.rundir import RunDir
 
 PASSES = 8  # four steps of two legs each
 
@@ -37,7 +43,8 @@ def terms(clock: FakeClock, length: str | None, **more: Any) -> Terms:
     """A lease from now on, by the fake clock."""
     moment = Moment(monotonic_s=clock.now_s, wall=datetime(2026, 12, 1, tzinfo=UTC))
     lease = resolve_lease(moment, began_s=clock.now_s, length=length) if length else Lease(sources=())
-    asked = {"leases": None, "on_overrun": "snapshot", "rehearse": "never", "accept_seam": False, "judge": None}
+    asked = {"leases": None, "on_overrun": "snapshot", "rehearse": "never", "judge": None}
+    asked |= {"accept_seam": False, "trace_nonfinite": False}
     return Terms(lease=lease, **(asked | more))
 
 
@@ -187,21 +194,32 @@ def test_memory_below_the_floor_ends_the_render_with_its_snapshot(
 def test_a_latent_that_is_not_finite_stops_and_keeps_the_snapshot_before(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Step and stream are named; what is kept is finite."""
-    from shotclock.render import denoise
-    from shotclock.render.snapshot import newest_snapshot
-    from shotclock.rundir import RunDir
+    """Stage, counts and place are in the log, the verdict is FAIL; a resume with tracing names block and leg."""
+    real, run = denoise.denoise, tmp_path / "run"
 
-    real = denoise.advance
+    def broken(transformer: Transformer, *arguments: Any) -> Any:
+        """A weight goes bad when two steps have ended."""
+        for event in real(transformer, *arguments):
+            yield event
+            if isinstance(event, StepEnds) and event.state.step == 2:
+                transformer.transformer_blocks[1].ff.net[2].weight.fill_(float("nan"))
 
-    def broken(*arguments: Any) -> Any:
-        state = real(*arguments)
-        return replace(state, audio=torch.full_like(state.audio, float("nan"))) if state.step == 3 else state
-
-    monkeypatch.setattr(denoise, "advance", broken)
+    monkeypatch.setattr(pipeline, "denoise", broken)
     clock = FakeClock(1.0)
-    with pytest.raises(RenderFailed, match="audio latents are not finite after step 3"):
-        start(tmp_path / "run", home, clock, terms(clock, None))
-    found = newest_snapshot(RunDir(tmp_path / "run"))
-    assert found is not None and found.state.step == 2 and found.state.audio.isfinite().all()
-    assert log(tmp_path / "run")[-1]["event"] == "RunFails"
+    with pytest.raises(RenderFailed, match="after step 2 are not finite"):
+        start(run, home, clock, terms(clock, None, judge=partial(finish, verify=True, embed=True)))
+    found = newest_snapshot(RunDir(run))
+    assert found is not None and found.state.step == 2 and not found.state.legs and found.state.audio.isfinite().all()
+    said = next(line for line in log(run) if line["event"] == "NonFinite")
+    assert said["stage"] == "video of leg cond after step 2" and 0 < said["nans"] <= said["values"]
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["outcome"] == "FAIL" and "video of leg cond after step 2" in json.dumps(verdict)
+    assert log(run)[-1]["event"] == "RunFails"
+
+    def still_broken(transformer: Transformer, *arguments: Any) -> Any:
+        transformer.transformer_blocks[1].ff.net[2].weight.fill_(float("nan"))
+        yield from real(transformer, *arguments)
+
+    monkeypatch.setattr(pipeline, "denoise", still_broken)
+    with pytest.raises(RenderFailed, match=r"block 1, video stream, legs cond.*ff\.net\.2\.weight"):
+        resume(run, home, clock, terms(clock, None, trace_nonfinite=True))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from shotclock.device import free_bytes, peak_bytes
 from shotclock.errors import RenderFailed, ShotclockError
-from shotclock.events import Phase
+from shotclock.events import Phase, State
 from shotclock.render.job import Job
 
 
@@ -41,4 +42,25 @@ def unwritable(job: Job, phase: Phase | None, error: OSError | SafetensorError) 
         f"{getattr(error, 'filename', None) or job.run.path}: {what} in phase {phase}",
         allowed="a run folder with free space and files that stay in place",
         way_out=f"free space, then shotclock resume {job.run.path}: what ended is kept",
+    )
+
+
+def first_not_finite(state: State) -> tuple[str, Tensor] | None:
+    """The first of latents and predictions that holds NaN or Inf, and what it is called; None where all are finite."""
+    named = {"video latents": state.video, "audio latents": state.audio}
+    named |= {f"video of leg {leg}": tokens for leg, tokens in state.video_legs.items()}
+    named |= {f"audio of leg {leg}": tokens for leg, tokens in state.audio_legs.items()}
+    for name, tokens in named.items():
+        if not bool(tokens.isfinite().all()):
+            return f"{name} after step {state.step}", tokens
+    return None
+
+
+def not_finite(job: Job, where: str, traced: str | None) -> RenderFailed:
+    """The stage that showed it first, leg and block where they were traced, and what to try."""
+    trace = "" if traced else f"; `shotclock resume {job.run.path} --trace-nonfinite` names leg and block"
+    return RenderFailed(
+        f"{where} are not finite" + (f": {traced}" if traced else ""),
+        allowed="finite latents",
+        way_out=f"check the weights with `shotclock inspect --sha256`; try --dtype float32{trace}",
     )

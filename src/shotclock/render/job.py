@@ -51,6 +51,7 @@ class Job:
     rehearse: str
     judge: Judge | None
     accept_seam: bool
+    trace_nonfinite: bool
     contexts: Path | None
     given: Given = NOTHING
     prompts: Path | None = None

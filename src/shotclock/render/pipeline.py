@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from shotclock.model.transformer import Transformer
 from shotclock.recipes import Stage, all_passes
 from shotclock.render.contexts import Contexts, encode, keep_contexts, read_contexts
 from shotclock.render.denoise import denoise, prepare
-from shotclock.render.failures import in_user_terms
+from shotclock.render.failures import first_not_finite, in_user_terms, not_finite
 from shotclock.render.finish import decode, decode_draft, rehearse
 from shotclock.render.gate import Gate
 from shotclock.render.given import read_media
@@ -59,6 +59,7 @@ from shotclock.render.stages import (
     to_render,
     to_stage,
 )
+from shotclock.render.trace import Trace, tracing
 from shotclock.render.upscale import Upscaler
 from shotclock.rundir import aside
 from shotclock.weights.digest import sampled_sha256
@@ -339,12 +340,16 @@ def sample_stage(
     planned = forwards_left(job, stage, state)
     passes_before = sum(len(step) for step in all_passes(job.request.stages[: stage.number - 1], job.plan.blocks))
     ran = Counter(tally.forwards)
+    legs = stage.guidance.legs(job.plan.blocks)
     try:
-        with journal.phase(Phase.DENOISE):
+        with (
+            journal.phase(Phase.DENOISE),
+            tracing(transformer, legs) if job.trace_nonfinite else nullcontext() as trace,
+        ):
             for one in denoise(transformer, prepared, stage.schedule(), stage.guidance, state, stage.sampler):
                 event = to_render(one, stage, passes_before, job.plan.steps)
                 if isinstance(event, StepEnds | LegsEnd):
-                    require_finite(event.state)
+                    require_finite(job, journal, event.state, trace)
                     state = to_stage(event.state, stage)
                     keep(job, journal, event.state, identity)
                 tally.add(journal.say(event))
@@ -386,15 +391,20 @@ def draft_on_stop(job: Job, journal: Journal, state: State) -> None:
         journal.write({"event": "Notice", "t_s": journal.now_s(), "text": f"draft: {job.run.draft(state.step).name}"})
 
 
-def require_finite(state: State) -> None:
-    """Stop at the first latent that is not finite, naming step and stream."""
-    for name, tokens in (("video", state.video), ("audio", state.audio)):
-        if not bool(tokens.isfinite().all()):
-            raise RenderFailed(
-                f"{name} latents are not finite after step {state.step}",
-                allowed="finite latents",
-                way_out="check the weights with `shotclock inspect --sha256`; try --dtype float32",
-            )
+def require_finite(job: Job, journal: Journal, state: State, trace: Trace | None) -> None:
+    """Stop at the first latent or prediction that is not finite: said, judged, and kept out of the snapshots."""
+    found = first_not_finite(state)
+    if found is None:
+        return
+    where, tokens = found
+    counts = {"nans": int(tokens.isnan().sum()), "infinities": int(tokens.isinf().sum()), "values": tokens.numel()}
+    first = [int(one) for one in (~tokens.isfinite()).nonzero()[0]]
+    line = {"event": "NonFinite", "t_s": journal.now_s(), "phase": Phase.DENOISE, "stage": where, "first_index": first}
+    traced = None if trace is None or trace.found is None else str(trace.found)
+    journal.write(line | counts | {"traced": traced})
+    if job.judge is not None:
+        job.judge(job.run.path)
+    raise not_finite(job, where, traced)
 
 
 def save_latents(job: Job, left: Left) -> None:

@@ -57,6 +57,7 @@ class Terms:
     on_overrun: str
     rehearse: str
     accept_seam: bool
+    trace_nonfinite: bool
     judge: Judge | None
 
 
@@ -187,6 +188,7 @@ def job_of(
         rehearse=terms.rehearse,
         judge=terms.judge,
         accept_seam=terms.accept_seam,
+        trace_nonfinite=terms.trace_nonfinite,
         contexts=contexts,
     )
 
