@@ -170,7 +170,9 @@ def render(
     modality: Annotated[float | None, typer.Option(help="Isolated-leg scale of both streams; 1 is off.")] = None,
     rescale: Annotated[float | None, typer.Option(help="Guidance rescale of both streams; 0 is off.")] = None,
     skip_step: Annotated[int, typer.Option(help="Reuse the last denoised state for K steps after each.")] = 0,
-    legs_per_pass: Annotated[int, typer.Option(help="Legs in one launch, 1 to 4.")] = 4,
+    legs_per_pass: Annotated[
+        int | None, typer.Option(help="Legs in one launch, 1 to 4.", show_default="as many as memory holds")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cuda, cuda:1 or cpu.", show_default="cuda if there is one")
     ] = None,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
-from shotclock.errors import RequestError
+from shotclock.errors import DoesNotFit, RequestError
 from shotclock.plan.planner import Plan, make_plan
+from shotclock.render.ahead import Machine, fitting_legs, read_room
 from shotclock.render.contexts import connect, require_contexts
 from shotclock.render.duration import duration_names, frames_of, predict_s
 from shotclock.render.given import Given, gather, require_clip
@@ -62,6 +63,8 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
     defaults = recipe_for(headers.transformer)
     request = request_from(settings, defaults, model_class, given)
     require_clip(given, request)
+    if settings.legs_per_pass is None:
+        request = request.model_copy(update={"legs_per_pass": most_legs(request, headers, settings, device, dtype)})
     plan = make_plan(
         request,
         headers,
@@ -86,6 +89,18 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
         dtype=dtype,
         image_crf=defaults.image_crf,
     )
+
+
+def most_legs(
+    request: Request, headers: CheckpointHeaders, settings: Settings, device: torch.device, dtype: torch.dtype
+) -> int:
+    """Legs a pass that memory holds; 1 where not even that fits, which the plan then refuses with its reasons."""
+    machine = Machine(device=device, name=device_name(device), dtype=dtype, room=read_room(device))
+    encodes = settings.contexts is None
+    try:
+        return fitting_legs(request, headers, machine, encodes_text=encodes, pinned_config=settings.pinned_config)
+    except DoesNotFit:
+        return 1
 
 
 def automatic_frames(settings: Settings, headers: CheckpointHeaders, home: Path, say: Callable[[str], None]) -> int:

@@ -18,6 +18,7 @@ import torch
 from shotclock import __version__
 from shotclock.device import default_device
 from shotclock.errors import RequestError, RunDirError
+from shotclock.guidance import LegName
 from shotclock.recipes import DEFAULT, RECIPES, ModelClass, RecipeName
 from shotclock.render.given import Given, Options
 from shotclock.render.text import read_prompts
@@ -58,7 +59,7 @@ class Settings:
     modality: float | None
     rescale: float | None
     skip_step: int
-    legs_per_pass: int
+    legs_per_pass: int | None
     device: str | None
     dtype: str | None
     contexts: Path | None
@@ -217,7 +218,7 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
         steps=(row.steps or recipe.steps) if settings.steps is None else settings.steps,
         video=scales(or_else(settings.cfg, recipe.video_cfg), rescales[0]),
         audio=scales(or_else(audio_cfg, recipe.audio_cfg), rescales[1]),
-        legs_per_pass=settings.legs_per_pass,
+        legs_per_pass=settings.legs_per_pass or len(LegName),
         **given.fields(),
     )
 
