@@ -98,6 +98,10 @@ class RunDir:
         """Where the latents of a stage before the last one go."""
         return self.path / f"stage-{number}.safetensors"
 
+    def keyframe(self, frame: int) -> Path:
+        """Where the picture of a generated keyframe goes."""
+        return self.path / f"keyframe-{frame}.png"
+
     def draft(self, step: int) -> Path:
         """Where the draft of ``step`` goes; never the clip's own name."""
         return self.path / f"draft-step-{step}.mp4"

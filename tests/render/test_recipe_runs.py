@@ -368,7 +368,7 @@ def test_a_conditioned_clip_through_the_command_line(home: Path, media: Path, tm
     """An mp4 whose sound is the given samples at their own rate, and a first line that renders it again."""
     run = tmp_path / "run"
     words = ["--recipe=distilled", "--size=128x64", "--frames=9", "--device=cpu", "--no-verify", "--class=distilled"]
-    words += [f"--image={media}/a.png", f"--audio={media}/a.wav", "--rehearse=always"]
+    words += [f"--image={media}/a.png", f"--audio={media}/a.wav", "--keyframe-slot=4", "--rehearse=always"]
     done = shotclock("render", "a red circle", "--run", str(run), *words, "--json", home=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["forwards"] == {"cond": 11}
@@ -377,5 +377,8 @@ def test_a_conditioned_clip_through_the_command_line(home: Path, media: Path, tm
     assert rate == 44_100 and np.array_equal(samples, given[: len(samples)])
     with av.open(str(run / "clip.mp4")) as clip:
         assert clip.streams.audio[0].rate == 44_100 and sum(1 for _ in clip.decode(video=0)) == 9
+    with Image.open(run / "keyframe-4.png") as keyframe:
+        assert keyframe.size == (128, 64) and len(set(keyframe.convert("L").tobytes())) > 20
     said = lines(run, "RunBegins")[0]["command"]
-    assert f"--image={media}/a.png" in said and "--recipe=distilled" in said and "--class=distilled" in said
+    wanted = [f"--image={media}/a.png", "--keyframe-slot=4", "--recipe=distilled", "--class=distilled"]
+    assert all(word in said for word in wanted)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, UInt8
+from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor
 
 from shotclock.device import free_bytes, release
@@ -30,7 +32,7 @@ from shotclock.render.stages import stage_at
 from shotclock.render.tiling import Tiling, choose_tiling, smaller
 from shotclock.render.upscale import Upscaler
 from shotclock.request import Request
-from shotclock.rundir import RunDir, write_aside
+from shotclock.rundir import RunDir, aside, write_aside
 from shotclock.weights.checkpoint import CheckpointHeaders
 
 CLIP_BYTES_PER_PIXEL = 0.5  # of an mp4 at crf 19 with its sound: noise takes 0.4, pictures a tenth of that
@@ -73,6 +75,18 @@ def decode(job: Job, journal: Journal, state: State) -> None:
         while not _decode_video(job, journal, decoders.video, latent, tiling, (wave, rate)):
             release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
             tiling = smaller(tiling, geometry)
+        write_keyframes(job.run, decoders.video, job.request.slots)
+
+
+def write_keyframes(run: RunDir, video: VideoDecoder, slots: Sequence[int]) -> None:
+    """Generated keyframes as pictures beside the clip, each decoded alone; nothing where none were asked for."""
+    if not slots:
+        return
+    latents = load_file(run.latents)["keyframes"]
+    for number, frame in enumerate(slots):
+        (picture,) = (group for group in video.frames(latents[:, :, number : number + 1], None))
+        with aside(run.keyframe(frame)) as path:
+            Image.fromarray(picture[0].numpy()).save(path)
 
 
 def heard(
