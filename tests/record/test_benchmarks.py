@@ -16,7 +16,7 @@ from shotclock.record.benchmarks import RECORDS, benchmarks
 from shotclock.record.claims import parity_claims
 from shotclock.record.facts import canonical
 from shotclock.record.ledger import Ledger, write_record
-from shotclock.record.recipes import Recipe, find_recipe, read_recipe
+from shotclock.record.recipes import Recipe, expanded, find_recipe, read_recipe
 from shotclock.record.reported import add_reported, read_reported, reported_statement
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,25 @@ def test_a_recipe_is_found_by_what_it_renders_and_says_its_command(tmp_path: Pat
     (tmp_path / "b.json").write_text("{}")
     with pytest.raises(RequestError, match=r"b\.json"):
         read_recipe(tmp_path / "b.json")
+
+
+def test_a_recipe_file_stands_for_its_command(tmp_path: Path) -> None:
+    """``render --recipe FILE --run DIR`` is spelled out; options beside it come later and win; names stay names."""
+    recipe = Recipe(subject="s", models=None, device="cuda", dtype="bfloat16", request=json.loads(json.dumps(REQUEST)))
+    path = tmp_path / "a.json"
+    path.write_bytes(canonical(recipe.model_dump(mode="json")))
+    *options, dashes, prompt = recipe.arguments()
+    for said in (["--recipe", str(path)], [f"--recipe={path}"]):
+        found = expanded(["render", "--seed=3", *said, "--run", "DIR"])
+        assert found == ["render", *options, "--seed=3", "--run", "DIR", dashes, prompt]
+        assert "--recipe=one_stage" in found and not any(word.startswith("--models") for word in found)
+    for other in (["render", "--recipe", "hq", "a cat"], ["plan", "--recipe", str(path)], [], ["render", "--recipe"]):
+        assert expanded(other) == other
+    given = recipe.model_copy(update={"request": {**recipe.request, "loras": [{}], "model_class": "dev"}})
+    with pytest.raises(RequestError, match="cannot carry loras"):
+        given.arguments()
+    dev = recipe.model_copy(update={"request": {**recipe.request, "model_class": "dev"}})
+    assert "--class=dev" in dev.arguments()
 
 
 def test_no_text_claims_parity_while_it_is_pending() -> None:

@@ -6,7 +6,7 @@ The form on disk and the command that it stands for. Renders nothing; imports no
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,8 @@ from shotclock.record.facts import Strict, canonical, sha256
 
 FORMAT = "shotclock/recipe/1"
 TINY = "tiny"
+SUFFIX = ".json"
+GIVEN = {"images", "slots", "sound", "loras", "distilled_lora"}  # what a request names by digest
 ADDED = ("prompts_sha256", "private")  # what a record adds to the request
 
 
@@ -39,12 +41,21 @@ class Recipe(Strict):
         """Keyword arguments of a render, without its run folder and, where ``models`` is None, without models."""
         request: Mapping[str, Any] = self.request
         video, audio = request["video"], request["audio"]
+        if given := sorted(request.keys() & GIVEN):
+            raise RequestError(
+                f"a recipe cannot carry {', '.join(given)}",
+                allowed="renders from text: pictures, sounds and LoRAs are files of their own",
+                way_out="give them on the command line, with the values of the recipe's request",
+            )
+        declared = request.get("model_class")
         return {
             **({"models": self.models} if self.models else {}),
+            "recipe": request.get("recipe", "one_stage"),
+            **({"model_class": declared} if declared in ("dev", "distilled") else {}),
             "prompt": escaped(request["prompt"]),
             "negative_prompt": escaped(request["negative_prompt"]),
             "size": f"{request['width']}x{request['height']}",
-            "frames": request["frames"],
+            "frames": str(request["frames"]),
             "fps": request["fps"],
             "seed": request["seed"],
             "steps": request["steps"],
@@ -64,8 +75,29 @@ class Recipe(Strict):
         """The same as arguments of ``shotclock render``, the prompt last."""
         settings = self.settings()
         prompt = settings.pop("prompt")
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        named = {"class" if name == "model_class" else name: value for name, value in settings.items()}
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in named.items()]
         return [*options, "--", prompt]
+
+
+def expanded(arguments: Sequence[str]) -> list[str]:
+    """``render --recipe FILE.json OPTIONS`` as the command that the file stands for; what is said beside it counts.
+
+    Anything else, a recipe's name too, comes back as it is. Raises :class:`RequestError` for what is no recipe file.
+    """
+    said = list(arguments)
+    if not said or said[0] != "render":
+        return said
+    for place, word in enumerate(said):
+        option, equals, value = word.partition("=")
+        if option == "--recipe" and (equals or place + 1 < len(said)):
+            rest = said[place + 1 :] if equals else said[place + 2 :]
+            file = value if equals else said[place + 1]
+            if not file.endswith(SUFFIX):
+                return said
+            *options, dashes, prompt = read_recipe(Path(file)).arguments()
+            return ["render", *options, *said[1:place], *rest, dashes, prompt]
+    return said
 
 
 def escaped(prompt: str) -> str:
