@@ -145,6 +145,25 @@ def default_floor_bytes(host_total_bytes: int) -> int:
     return min(FLOOR_BYTES, host_total_bytes // 10)
 
 
+def wait_above(
+    take: Callable[[], Reading],
+    floor_bytes: int,
+    *,
+    tries: int,
+    pause: Callable[[], object],
+    say: Callable[[str], None],
+) -> bool:
+    """Whether host memory reaches the floor within ``tries`` readings; each is said, with a ``pause`` between them."""
+    for number in range(1, tries + 1):
+        available = take().host_available_bytes
+        if available >= floor_bytes:
+            return True
+        say(f"memory: {_gib(available)} available, {_gib(floor_bytes)} needed to start, reading {number} of {tries}")
+        if number < tries:
+            pause()
+    return False
+
+
 class Meter:
     """Takes a reading every second in a thread, from :meth:`__enter__` to :meth:`__exit__`.
 
@@ -183,6 +202,10 @@ class Meter:
         if reading.host_available_bytes < self._floor_bytes and self.breach is None:
             self.breach = reading
         return reading
+
+    def forget_breach(self) -> None:
+        """Begin anew: memory was waited for."""
+        self.breach = None
 
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):

@@ -11,7 +11,7 @@ from typing import Any
 from shotclock.errors import RenderStopped
 from shotclock.events import PassBegins, Phase, PhaseBegins, Progress, StepEnds
 from shotclock.govern.governor import Governor, OnOverrun, Outlook, Projection, Reason, Stop
-from shotclock.govern.meter import Meter, default_floor_bytes
+from shotclock.govern.meter import Meter, Reading, default_floor_bytes
 from shotclock.plan.estimate import total
 from shotclock.plan.law import kind_of
 from shotclock.recipes import all_passes
@@ -61,20 +61,26 @@ class Gate:
             )
         if (breach := self._meter.breach) is not None:
             floor = default_floor_bytes(breach.host_total_bytes)
-            raise RenderStopped(
-                f"{breach.host_available_bytes:,} bytes of host memory were available",
-                allowed=f"at least the floor of {floor:,} bytes",
-                way_out=f"free memory, then shotclock resume {self._job.run.path}",
-                exit_code=EXIT_MEMORY_FLOOR,
-                line={
-                    "reason": "memory floor",
-                    "terms": [],
-                    "sum_s": None,
-                    "budget_s": None,
-                    "available_bytes": breach.host_available_bytes,
-                    "floor_bytes": floor,
-                },
-            )
+            way_out = f"free memory, then shotclock resume {self._job.run.path}"
+            raise memory_stop(breach, floor, "memory floor", way_out)
+
+
+def memory_stop(reading: Reading, floor_bytes: int, reason: str, way_out: str) -> RenderStopped:
+    """Host memory below the floor, with both numbers; exit 90."""
+    return RenderStopped(
+        f"{reading.host_available_bytes:,} bytes of host memory were available",
+        allowed=f"at least the floor of {floor_bytes:,} bytes",
+        way_out=way_out,
+        exit_code=EXIT_MEMORY_FLOOR,
+        line={
+            "reason": reason,
+            "terms": [],
+            "sum_s": None,
+            "budget_s": None,
+            "available_bytes": reading.host_available_bytes,
+            "floor_bytes": floor_bytes,
+        },
+    )
 
 
 def outlook(job: Job, times: Times) -> Outlook:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -33,7 +34,7 @@ from shotclock.events import (
 )
 from shotclock.geometry import patchify_audio, patchify_video
 from shotclock.govern.governor import OnOverrun
-from shotclock.govern.meter import Demand, Gauge, Meter, Reading, default_floor_bytes, demand_of
+from shotclock.govern.meter import Demand, Gauge, Meter, Reading, default_floor_bytes, demand_of, wait_above
 from shotclock.model.attention import attention_backends
 from shotclock.model.transformer import Transformer
 from shotclock.recipes import Stage, all_passes
@@ -41,7 +42,7 @@ from shotclock.render.contexts import Contexts, encode, keep_contexts, read_cont
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.failures import first_not_finite, in_user_terms, not_finite
 from shotclock.render.finish import decode, decode_draft, rehearse
-from shotclock.render.gate import Gate
+from shotclock.render.gate import Gate, memory_stop
 from shotclock.render.given import read_media
 from shotclock.render.identity import Identity, numerics
 from shotclock.render.interrupt import Interrupts
@@ -64,6 +65,7 @@ from shotclock.render.upscale import Upscaler
 from shotclock.rundir import aside
 from shotclock.weights.digest import sampled_sha256
 
+START_READINGS = 60  # a second apart: how long a start waits for memory
 REHEARSAL_SHARE = 0.02  # of the planned render
 
 
@@ -100,8 +102,11 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             ):
                 journal.say(PhaseBegins(phase=phase), at_s=start_s)
                 journal.say(PhaseEnds(phase=phase), at_s=end_s)
+            require_memory(meter, journal)
             with meter:
                 outcome = produce(job, journal)
+            demand = demand_of(meter.readings)
+            journal.say(Notice(text=demand.line() if demand else "memory: NO READINGS"))
             journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json() | _memory_line(meter))
         except RenderStopped as stopped:
             journal.write(
@@ -122,6 +127,18 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
                 raise
             raise ours from error
         return outcome
+
+
+def require_memory(meter: Meter, journal: Journal) -> None:
+    """Wait a while for host memory above the floor, then refuse to start; exit 90."""
+
+    def say(line: str) -> None:
+        journal.say(Notice(text=line))
+
+    floor = default_floor_bytes(meter.take().host_total_bytes)
+    if not wait_above(meter.take, floor, tries=START_READINGS, pause=lambda: time.sleep(1.0), say=say):
+        raise memory_stop(meter.readings[-1], floor, "start floor", "free memory, then start it again or resume it")
+    meter.forget_breach()
 
 
 def _write_reading(memory: Any, t_s: float, attempt: int, reading: Reading) -> None:
