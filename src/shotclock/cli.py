@@ -78,8 +78,13 @@ stderr = Console(stderr=True)
 
 def main() -> None:
     """Run the command line; our errors end with their message and exit code, never with a traceback."""
+    arguments = sys.argv[1:]
     try:
-        app()
+        if any(word.startswith("--recipe") for word in arguments):
+            from shotclock.record.recipes import expanded
+
+            arguments = expanded(arguments)
+        app(arguments)
     except ShotclockError as error:
         fail(error)
 
