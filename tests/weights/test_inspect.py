@@ -123,6 +123,13 @@ def test_what_cannot_be_loaded_is_described_with_the_reason(golden: Checkpoints,
     assert any("not stated" in line for line in found.lines())
 
 
+def test_another_format_than_lora_is_named(tmp_path: Path) -> None:
+    """users.md row 77: LoKr is called LoKr from its header alone."""
+    path = write_headed(tmp_path / "f", {"diffusion_model.x.lokr_w1": ("BF16", (8, 4))})
+    found = inspect(path, sha256=False)
+    assert found.refusal is not None and "LoKr" in found.refusal
+
+
 def test_a_lora_is_not_claimed_to_be_loadable(tmp_path: Path) -> None:
     """Kinds without a check are said to be unchecked."""
     path = write_headed(tmp_path / "f", {"diffusion_model.x.lora_A.weight": ("BF16", (8, 4))})

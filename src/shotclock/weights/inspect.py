@@ -14,12 +14,21 @@ from shotclock.errors import CheckpointError
 from shotclock.weights.digest import content_sha256
 from shotclock.weights.header import Header, read_header
 from shotclock.weights.identity import Kind, identify, recipe_for
+from shotclock.weights.lora import require_format
 from shotclock.weights.released import Recipe, known_digest
 from shotclock.weights.require import require
 
 FORMAT = "shotclock.inspection.v1"
-CHECKED = frozenset(  # kinds that a render reads; for the others no check exists yet
-    {Kind.TRANSFORMER, Kind.TEXT_ENCODER, Kind.VIDEO_VAE_CONV, Kind.VIDEO_VAE_DIFFUSION, Kind.AUDIO_VAE}
+CHECKED = frozenset(  # kinds whose header alone says whether a render can read them
+    {
+        Kind.TRANSFORMER,
+        Kind.TEXT_ENCODER,
+        Kind.VIDEO_VAE_CONV,
+        Kind.VIDEO_VAE_DIFFUSION,
+        Kind.AUDIO_VAE,
+        Kind.SPATIAL_UPSCALER,
+        Kind.DURATION_HEAD,
+    }
 )
 
 
@@ -116,10 +125,11 @@ def _recipe(header: Header) -> Recipe | None:
 
 
 def _refusal(header: Header, kind: Kind) -> str | None:
-    if kind not in CHECKED:
-        return None
     try:
-        require(header, kind)
+        if kind is Kind.LORA:
+            require_format(header)  # whether it fits is a matter of the transformer
+        elif kind in CHECKED:
+            require(header, kind)
     except CheckpointError as error:
         return str(error)
     return None

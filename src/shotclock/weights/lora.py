@@ -36,7 +36,7 @@ VERSION_KEYS = ("model_version", "base_model_version", "ltx_version")
 CONNECTOR = "_embeddings_connector."
 MAX_STRENGTH = 10.0
 LEAST_SHARE = 0.5  # of a file's pairs that must find their layer: fewer is another model's (users.md row 76)
-PAIRS_AT_ONCE = 64  # loaded to the device together: 0.35 GB of the largest pairs of the distilled LoRA
+PAIRS_AT_ONCE = 16  # layers widened to float32 together: about 1 GB at the released widths
 NAMED = 3
 
 
@@ -92,7 +92,7 @@ def read_lora(path: Path, strength: float, transformer: Header) -> Lora:
     layers are the transformer's.
     """
     header = read_header(path)
-    _require_format(header)
+    require_format(header)
     layers = {key.removeprefix(DIT).removesuffix(".weight"): key for key in transformer.tensors if _is_linear(key)}
     found = list(_pairs(header))
     pairs: dict[str, Pair] = {}
@@ -164,7 +164,8 @@ def _pairs(header: Header) -> Iterator[tuple[str, Pair]]:
         )
 
 
-def _require_format(header: Header) -> None:
+def require_format(header: Header) -> None:
+    """Refuse what is no plain LoRA, by name; raises :class:`CheckpointError`."""
     if identify(header) is not Kind.LORA:
         raise _refusal(header, f"is {identify(header).words}", "a LoRA")
     for key in sorted(header.tensors):
