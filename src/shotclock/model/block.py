@@ -17,6 +17,7 @@ from shotclock.guidance import Leg
 from shotclock.model.adaln import Times
 from shotclock.model.attention import Attention, attend
 from shotclock.model.config import TransformerConfig
+from shotclock.model.exchange import Shards, attend_spread
 from shotclock.model.linear import Linear
 from shotclock.model.ops import add_gated, add_modulate, linear_gelu, modulate
 from shotclock.model.rope import Rotary
@@ -28,6 +29,7 @@ class Conditions:
 
     Vectors of all blocks, tables included: ``modulation`` and ``cross`` a distinct time, ``gate`` (from the other
     stream's sigma) and ``prompt`` (from the own one) a sample. A stream that is not ``enabled`` stays as it is.
+    ``shards`` say how its tokens lie on several ranks; both streams have them or none.
     """
 
     times: Times
@@ -37,10 +39,11 @@ class Conditions:
     prompt: Float[Tensor, "blocks b 2 c"]
     context: Float[Tensor, "k s c"]
     context_bias: Float[Tensor, "k 1 1 s"] | None
-    self_bias: Float[Tensor, "b 1 n n"] | None
+    self_bias: Float[Tensor, "b 1 all all"] | None
     self_rotary: Rotary
     cross_rotary: Rotary
     enabled: bool
+    shards: Shards | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +147,10 @@ class Block(nn.Module):
         h_a, *x_a = self._own(h_a, audio, self._audio, legs, block, crossed)
         y_v, y_a = None, None
         if crossed:
-            tables = head_of(video.cross_rotary, crossed), head_of(audio.cross_rotary, crossed)
             if to_video:
-                y_v = across(self.audio_to_video_attn, x_v[0], x_a[0], tables[0], tables[1], to_video)
+                y_v = across(self.audio_to_video_attn, x_v[0], x_a[0], video, audio, to_video)
             if to_audio:
-                y_a = across(self.video_to_audio_attn, x_a[1], x_v[1], tables[1], tables[0], to_audio)
+                y_a = across(self.video_to_audio_attn, x_a[1], x_v[1], audio, video, to_audio)
         return self._feed(h_v, y_v, video, self.ff, block), self._feed(h_a, y_a, audio, self.audio_ff, block)
 
     @property
@@ -179,7 +181,7 @@ class Block(nn.Module):
     def _self(self, x: Tensor, attention: Attention, c: Conditions, passed: Sequence[bool]) -> Float[Tensor, "r n w"]:
         """Self-attention; rows that are passed over give their values instead."""
         if not any(passed):
-            return attention.out([attend_within(attention, x, c.self_rotary, c.self_bias)], x)
+            return attention.out([attend_within(attention, x, c.self_rotary, c.self_bias, c.shards)], x)
         parts = []
         for start, stop in runs(passed):
             rows = x[start:stop]
@@ -190,7 +192,7 @@ class Block(nn.Module):
             if len(table.cos) > 1:
                 table = Rotary(table.cos[start:stop], table.sin[start:stop])
             bias = c.self_bias if c.self_bias is None or len(c.self_bias) == 1 else c.self_bias[start:stop]
-            parts.append(attend_within(attention, rows, table, bias))
+            parts.append(attend_within(attention, rows, table, bias, c.shards))
         return attention.out(parts, x)
 
     def _text(
@@ -231,24 +233,34 @@ class Block(nn.Module):
 
 
 def attend_within(
-    attention: Attention, x: Float[Tensor, "r n w"], table: Rotary, bias: Float[Tensor, "#r 1 n n"] | None = None
+    attention: Attention,
+    x: Float[Tensor, "r n w"],
+    table: Rotary,
+    bias: Float[Tensor, "#r 1 _ _"] | None = None,
+    shards: Shards | None = None,
 ) -> Float[Tensor, "r h n d"]:
-    """Self-attention before gate and projection."""
-    return attend(attention.queries(x, table), *attention.keys_values(x, table), bias)
+    """Self-attention before gate and projection; with ``shards`` among the tokens of all ranks."""
+    q, (k, v) = attention.queries(x, table), attention.keys_values(x, table)
+    return attend(q, k, v, bias) if shards is None else attend_spread(q, k, v, bias, (shards, shards))
 
 
 def across(
     attention: Attention,
-    q: Float[Tensor, "k n w"],
-    kv: Float[Tensor, "k m a"],
-    q_table: Rotary,
-    k_table: Rotary,
+    x: Float[Tensor, "k n w"],
+    other: Float[Tensor, "k m a"],
+    own: Conditions,
+    others: Conditions,
     rows: Sequence[int],
 ) -> Float[Tensor, "j n w"]:
     """Attention from one stream to the other on ``rows``; rows between them that do not take part give zeros."""
-    if list(rows) == list(range(len(rows))):
-        q, kv = q[: len(rows)], kv[: len(rows)]
-        q_table, k_table = head_of(q_table, len(rows)), head_of(k_table, len(rows))
-        return attention.out([attend(attention.queries(q, q_table), *attention.keys_values(kv, k_table))], q)
-    y = attention.out([attend(attention.queries(q, q_table), *attention.keys_values(kv, k_table))], q)
-    return torch.cat([y[i : i + 1] if i in rows else torch.zeros_like(y[:1]) for i in range(len(y))])
+    gaps = list(rows) != list(range(len(rows)))
+    if not gaps:
+        x, other = x[: len(rows)], other[: len(rows)]
+    q = attention.queries(x, head_of(own.cross_rotary, len(x)))
+    k, v = attention.keys_values(other, head_of(others.cross_rotary, len(x)))
+    if own.shards is None or others.shards is None:
+        o = attend(q, k, v)
+    else:
+        o = attend_spread(q, k, v, None, (own.shards, others.shards))
+    y = attention.out([o], x)
+    return torch.cat([y[i : i + 1] if i in rows else torch.zeros_like(y[:1]) for i in range(len(y))]) if gaps else y

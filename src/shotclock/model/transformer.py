@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,7 @@ from shotclock.model.adaln import AdaLayerNormSingle, Times
 from shotclock.model.attention import additive
 from shotclock.model.block import Block, Conditions, rows_of
 from shotclock.model.config import TransformerConfig
+from shotclock.model.exchange import Shards
 from shotclock.model.linear import Linear
 from shotclock.model.prefix import Prefix, Segment, schedule
 from shotclock.model.rope import Rotary, fractions_of, rotary
@@ -32,6 +34,7 @@ class Stream:
 
     ``times`` are the per-token times (mask * sigma), ``sigma`` the stream's own. ``context`` holds k texts; a leg names
     the one it reads. Masks are in [0, 1]: ``self_mask`` (b n n), ``context_mask`` (k s). ``marker`` is video only.
+    With ``shards``, n are the tokens of this rank, and ``self_mask`` is that of all tokens.
     """
 
     tokens: Float[Tensor, "b n c"]
@@ -40,9 +43,25 @@ class Stream:
     rotary: tuple[Rotary, Rotary]
     context: Float[Tensor, "k s d"]
     marker: Float[Tensor, "b n 1"] | None = None
-    self_mask: Float[Tensor, "b n n"] | None = None
+    self_mask: Float[Tensor, "b all all"] | None = None
     context_mask: Tensor | None = None
     enabled: bool = True
+    shards: Shards | None = None
+
+
+class Model(Protocol):
+    """What a guided step needs of a transformer, on one rank or on several; see :class:`Transformer`."""
+
+    @property
+    def config(self) -> TransformerConfig: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def video_rotary(self, positions: Float[Tensor, "b 3 n 2"]) -> tuple[Rotary, Rotary]: ...
+    def audio_rotary(self, positions: Float[Tensor, "b 1 m 2"]) -> tuple[Rotary, Rotary]: ...
+    def __call__(
+        self, video: Stream, audio: Stream, legs: Sequence[Leg], *, kept: Kept | None = None, later: Sequence[Leg] = ()
+    ) -> tuple[Float[Tensor, "r n c"], Float[Tensor, "r m c"]]: ...
+    def keep(self, video: Stream, audio: Stream, legs: Sequence[Leg], *, kept: Kept, later: Sequence[Leg]) -> None: ...
 
 
 class Transformer(nn.Module):
@@ -221,6 +240,7 @@ class Transformer(nn.Module):
             self_rotary=stream.rotary[0],
             cross_rotary=stream.rotary[1],
             enabled=stream.enabled,
+            shards=stream.shards,
         )
         return conditions, embedded
 

@@ -19,7 +19,7 @@ from shotclock.guidance import Guidance, Guider, LegName, Pass, combine
 from shotclock.latents import Latents, StreamLatents
 from shotclock.model.adaln import Times
 from shotclock.model.rope import Rotary
-from shotclock.model.transformer import Kept, Stream, Transformer
+from shotclock.model.transformer import Kept, Model, Stream
 from shotclock.render.samplers import kept_clean, move
 from shotclock.schedule import Sampler, evaluations
 
@@ -48,7 +48,7 @@ class Prepared:
 
 
 def prepare(
-    transformer: Transformer, latents: Latents, contexts: tuple[Float[Tensor, "k s d"], Float[Tensor, "k s e"]]
+    transformer: Model, latents: Latents, contexts: tuple[Float[Tensor, "k s d"], Float[Tensor, "k s e"]]
 ) -> tuple[Prepared, Prepared]:
     """Position tables and mask values of both streams, once a render."""
     video, audio = latents.video, latents.audio
@@ -69,7 +69,7 @@ def prepare(
 
 
 def denoise(
-    transformer: Transformer,
+    transformer: Model,
     prepared: tuple[Prepared, Prepared],
     sigmas: Float[Tensor, " n"],
     guidance: Guidance,
@@ -130,7 +130,7 @@ class _Launch:
 
 
 def _predict(
-    transformer: Transformer,
+    transformer: Model,
     prepared: tuple[Prepared, Prepared],
     state: State,
     guidance: Guidance,
@@ -160,7 +160,7 @@ def _predict(
 
 
 def _keep_again(
-    transformer: Transformer,
+    transformer: Model,
     prepared: tuple[Prepared, Prepared],
     state: State,
     guidance: Guidance,
