@@ -16,7 +16,7 @@ from shotclock.errors import RenderFailed
 from shotclock.events import State
 from shotclock.guidance import LegName
 from shotclock.plan.planner import make_plan
-from shotclock.render import contexts, finish, pipeline
+from shotclock.render import contexts, finish, pipeline, sample
 from shotclock.render.decode import VideoDecoder
 from shotclock.render.failures import first_not_finite
 from shotclock.render.job import Job
@@ -86,7 +86,7 @@ def test_out_of_memory_in_decode_tries_smaller_tiles(
     made, state = job(models, tmp_path / "run", side=1024)
     decoder = ShortOfMemory(2)
     monkeypatch.setattr(finish, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
-    pipeline.save_latents(made, Left.of(state, made.request.stages[0], 0))
+    sample.save_latents(made, Left.of(state, made.request.stages[0], 0))
     before = made.run.latents.read_bytes()
     finish.decode(made, journal(), state)
     assert len(decoder.tried) == 3 and decoder.tried[0] != decoder.tried[1] != decoder.tried[2]
@@ -112,8 +112,8 @@ def test_a_wrong_number_of_forwards_is_no_success(
 ) -> None:
     """Planned and executed forwards are compared at the end of every render; no latents are saved."""
     made, _ = job(models, tmp_path / "run")
-    real = pipeline.forwards_left
-    monkeypatch.setattr(pipeline, "forwards_left", lambda *of: real(*of) + Counter(cond=1))
+    real = sample.forwards_left
+    monkeypatch.setattr(sample, "forwards_left", lambda *of: real(*of) + Counter(cond=1))
     with pytest.raises(RenderFailed, match="forwards ran"):
         pipeline.produce(made, journal())
     assert not made.run.latents.exists()

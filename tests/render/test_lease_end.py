@@ -18,7 +18,7 @@ from shotclock.events import StepEnds
 from shotclock.govern import meter
 from shotclock.lease import Lease, Moment, resolve_lease
 from shotclock.model.transformer import Transformer
-from shotclock.render import denoise, pipeline
+from shotclock.render import denoise, sample
 from shotclock.render import run as runs
 from shotclock.render.job import Judged, Outcome, Times
 from shotclock.render.run import Terms
@@ -204,7 +204,7 @@ def test_a_latent_that_is_not_finite_stops_and_keeps_the_snapshot_before(
             if isinstance(event, StepEnds) and event.state.step == 2:
                 transformer.transformer_blocks[1].ff.net[2].weight.fill_(float("nan"))
 
-    monkeypatch.setattr(pipeline, "denoise", broken)
+    monkeypatch.setattr(sample, "denoise", broken)
     clock = FakeClock(1.0)
     with pytest.raises(RenderFailed, match="after step 2 are not finite"):
         start(run, home, clock, terms(clock, None, judge=partial(finish, verify=True, embed=True)))
@@ -220,6 +220,6 @@ def test_a_latent_that_is_not_finite_stops_and_keeps_the_snapshot_before(
         transformer.transformer_blocks[1].ff.net[2].weight.fill_(float("nan"))
         yield from real(transformer, *arguments)
 
-    monkeypatch.setattr(pipeline, "denoise", still_broken)
+    monkeypatch.setattr(sample, "denoise", still_broken)
     with pytest.raises(RenderFailed, match=r"block 1, video stream, legs cond.*ff\.net\.2\.weight"):
         resume(run, home, clock, terms(clock, None, trace_nonfinite=True))

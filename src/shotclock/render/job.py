@@ -20,6 +20,9 @@ from shotclock.rundir import RunDir
 from shotclock.weights.checkpoint import CheckpointHeaders
 
 
+DRAFT = "draft"  # of ``on_overrun``: a marked clip of the last finished step, where a lease ends
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """A verdict as the render sees it: PASS, WARN or FAIL, and lines for a person."""
