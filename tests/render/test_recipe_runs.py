@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +47,15 @@ TERMS = Terms(
 
 class Killed(BaseException):
     """As sudden as a kill: nothing in the program answers to it."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports_are_not_searched() -> Iterator[None]:
+    """A render collects garbage between its models: a quarter of a second each through all that tests import."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
