@@ -56,20 +56,20 @@ def run(base: Base, clip: Path, tmp_path: Path) -> Path:
 
 
 def _documents(folder: Path, scales: Scales, **more: object) -> None:
-    request = make_request(
-        **more,
-        prompt="a tunnel",
-        negative_prompt="",
-        width=192,
-        height=128,
-        frames=25,
-        fps="24",
-        seed=0,
-        steps=2,
-        video=scales,
-        audio=scales,
-        legs_per_pass=4,
-    )
+    fields: dict[str, object] = {
+        "prompt": "a tunnel",
+        "negative_prompt": "",
+        "width": 192,
+        "height": 128,
+        "frames": 25,
+        "fps": "24",
+        "seed": 0,
+        "steps": 2,
+        "video": scales,
+        "audio": scales,
+        "legs_per_pass": 4,
+    }
+    request = make_request(**(fields | more))
     (folder / "request.json").write_text(request.to_json())
 
 
@@ -172,6 +172,15 @@ def test_a_render_without_guidance_is_labelled(run: Path) -> None:
     for scales, more in ((UNGUIDED.model_copy(update={"modality": 3.0}), {}), (UNGUIDED, {"model_class": "distilled"})):
         _documents(run, scales, **more)
         assert "guidance" not in _rules(run, Outcome.WARN)
+
+
+def test_a_guided_distilled_render_is_labelled(run: Path) -> None:
+    """users.md row 60: guidance on distilled weights, said by class or by recipe, is a WARN; none without it."""
+    for more in ({"model_class": "distilled"}, {"recipe": "distilled", "steps": 8}):
+        _documents(run, UNGUIDED.model_copy(update={"cfg": 3.0}), **more)
+        assert "distilled" in _rules(run, Outcome.WARN)
+        _documents(run, UNGUIDED, **more)
+        assert "distilled" not in _rules(run, Outcome.WARN)
 
 
 def _without_clip(run: Path) -> None:

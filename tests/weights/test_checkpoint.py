@@ -37,7 +37,9 @@ def test_names_do_not_matter(models: Path, golden: Checkpoints) -> None:
 def test_official_layout(tiny: Checkpoints) -> None:
     """The folders of the released repository are searched."""
     root = tiny.transformer.parents[1]
-    assert {path.parent.name for path in root.rglob("*.safetensors")} == {"diffusion_models", "text_encoders", "vae"}
+    others = {"latent_upscale_models", "loras", "model_patches"}  # for other recipes; the four are found all the same
+    folders = {"diffusion_models", "text_encoders", "vae"} | others
+    assert {path.parent.name for path in root.rglob("*.safetensors")} == folders
     assert find_checkpoints(root) == tiny
 
 

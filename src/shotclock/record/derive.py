@@ -99,7 +99,9 @@ def derive(folder: Folder, machine: Machine, context: Context) -> RunFacts:
         not_shown=(),
         **values,
     )
-    warned = draft.model_copy(update={"warnings": drift_warnings(draft) + patch_warnings(machine)})
+    warned = draft.model_copy(
+        update={"warnings": plan_warnings(plan) + drift_warnings(draft) + patch_warnings(machine)}
+    )
     said = not_shown(warned, request, folder.documents.get("verdict.json"), machine)
     return warned.model_copy(update={"not_shown": said})
 
@@ -292,6 +294,12 @@ def plan_rungs(plan: Line) -> tuple[Rung, ...]:
         for one in plan.get("rejected", ())
         if isinstance(one, dict)
     )
+
+
+def plan_warnings(plan: Line) -> tuple[str, ...]:
+    """What the plan warned of before the render: weights and guidance that do not go together, LoRAs."""
+    said = plan.get("warnings")
+    return tuple(line for line in said if isinstance(line, str)) if isinstance(said, list) else ()
 
 
 def patch_warnings(machine: Machine) -> tuple[str, ...]:

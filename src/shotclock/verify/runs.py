@@ -62,8 +62,17 @@ class _Request(_Read):
     @property
     def lacks_guidance(self) -> bool:
         """Nothing guides it, and nothing says that its model is made for that."""
-        is_distilled = self.recipe.startswith("distilled") or self.model_class == "distilled"
-        return self.video.is_off and self.audio.is_off and not is_distilled
+        return self.video.is_off and self.audio.is_off and not self.is_distilled
+
+    @property
+    def is_distilled(self) -> bool:
+        """Recipe or weights are distilled ones, as far as was said."""
+        return self.recipe.startswith("distilled") or self.model_class == "distilled"
+
+    @property
+    def guides_distilled(self) -> bool:
+        """Guidance on a model that was trained to do without."""
+        return self.is_distilled and not (self.video.is_off and self.audio.is_off)
 
 
 class _Decoded(_Read):
@@ -102,6 +111,7 @@ class Run:
     folder: RunDir
     expectation: Expectation
     lacks_guidance: bool
+    guides_distilled: bool
     stopped: NonFinite | None
 
 
@@ -185,6 +195,7 @@ def read_run(path: Path) -> Run:
             **({} if decoded is None else decoded.asked),
         ),
         lacks_guidance=request.lacks_guidance,
+        guides_distilled=request.guides_distilled,
         stopped=None if stopped is None else NonFinite(**stopped.model_dump(exclude={"event"})),
     )
 
@@ -261,7 +272,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _known(run: Run) -> Known:
     """What the folder says beside its clip: whether latents are finite, and whether anything guided the render."""
-    numbers = {"unguided": float(run.lacks_guidance)}
+    numbers = {"unguided": float(run.lacks_guidance), "guided_distilled": float(run.guides_distilled)}
     if not run.folder.latents.is_file():
         return Known(numbers=numbers)
     found = first_non_finite(stored_tensors(run.folder.latents, most_bytes=MOST_LATENTS_BYTES))

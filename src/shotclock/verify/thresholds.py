@@ -547,6 +547,14 @@ STAGE_RULES = (
         meaning="Nothing guided this render: cfg 1, no perturbed leg, no isolated leg. The dev model is poor without.",
         way_out="leave the guidance to the recipe; only a distilled model is meant to run without it",
     ),
+    Rule(
+        name="distilled",
+        arm="stages",
+        warn=("guided_distilled > 0",),
+        source=EXACT,
+        meaning="Guidance was on with distilled weights: more forwards, and a worse clip.",
+        way_out="leave the guidance to the recipe, or say --class dev where the weights are",
+    ),
 )
 
 WHOLE_SOUND = ("finite", "wav_length")  # audio rules that hold for a sound that was given, too
