@@ -5,13 +5,15 @@ Knows headers and modules; no request, run folder or clock.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from shotclock.model.config import connector_configs, transformer_config
 from shotclock.model.connector import Connectors
 from shotclock.model.transformer import Transformer
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
-from shotclock.weights.load import load_module, require_claimed, require_match
+from shotclock.weights.load import load_module, load_tensors, require_claimed, require_match
 
 PREFIX = "model.diffusion_model."  # ltx25.md section 1.2
 CONNECTORS = ("video_embeddings_connector.", "audio_embeddings_connector.")
@@ -43,6 +45,28 @@ def load_transformer(header: Header, *, device: torch.device, dtype: torch.dtype
         transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=pinned_config)))
     whole = None if dtype == torch.bfloat16 else dtype
     load_module(transformer, header, split_names(header)[0], device=device, dtype=whole)
+    return transformer.eval().requires_grad_(False)
+
+
+def load_apart(
+    header: Header, *, device: torch.device, dtype: torch.dtype, pinned_config: bool, on_host: Collection[int]
+) -> Transformer:
+    """As :func:`load_transformer`, but for the layers of the blocks ``on_host``, which stay in the mapped file.
+
+    What :func:`shotclock.weights.stream.stream` makes a streamed transformer of; it cannot run before.
+    """
+    with torch.device("meta"):
+        transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=pinned_config)))
+    names = split_names(header)[0]
+    require_match(transformer, header, names)
+    apart = tuple(f"transformer_blocks.{number}." for number in on_host)
+    host = {key: name for key, name in names.items() if name.startswith(apart)}
+    here = {key: name for key, name in names.items() if key not in host}
+    whole = None if dtype == torch.bfloat16 else dtype
+    tensors = load_tensors(header, here, device=device, dtype=whole)
+    tensors |= load_tensors(header, host, device=torch.device("cpu"), dtype=whole)
+    with torch.inference_mode(False):
+        transformer.load_state_dict(tensors, strict=True, assign=True)
     return transformer.eval().requires_grad_(False)
 
 
