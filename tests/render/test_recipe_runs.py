@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from shotclock.errors import CheckpointError, RequestError, RunDirError, ShotclockError
 from shotclock.lease import Lease
-from shotclock.render import pipeline
+from shotclock.render import pipeline, sample
 from shotclock.render.job import Outcome, Times
 from shotclock.render.run import Terms, prove, resume, start
 from shotclock.render.settings import Settings, tiny_models
@@ -86,7 +87,7 @@ def render(run: Path, home: Path, **changes: Any) -> Outcome:
 
 def killed(run: Path, home: Path, step: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """A render that dies when ``step`` has ended and is on the disk."""
-    real = pipeline.keep
+    real = sample.keep
 
     def keep(job: Any, journal: Any, state: Any, identity: Any) -> None:
         real(job, journal, state, identity)
@@ -94,7 +95,7 @@ def killed(run: Path, home: Path, step: int, monkeypatch: pytest.MonkeyPatch, **
             raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(pipeline, "keep", keep)
+        patch.setattr(sample, "keep", keep)
         render(run, home, **changes)
 
 
@@ -393,3 +394,40 @@ def test_a_conditioned_clip_through_the_command_line(home: Path, media: Path, tm
     said = lines(run, "RunBegins")[0]["command"]
     wanted = [f"--image={media}/a.png", "--keyframe-slot=4", "--recipe=distilled", "--class=distilled"]
     assert all(word in said for word in wanted)
+
+
+@pytest.mark.usefixtures("decoded")
+def test_a_draft_of_the_first_stage_has_its_size(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in a stage of half the size, the draft is that size; the transformer is gone before it is decoded."""
+    from shotclock.errors import RenderStopped
+
+    real, alive = sample.keep, []
+
+    def keep(job: Any, journal: Any, state: Any, identity: Any) -> None:
+        real(job, journal, state, identity)
+        if state.step == 2:
+            raise RenderStopped("enough", allowed="-", way_out="-", exit_code=75, line={})
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        transformer = load_fused(*arguments, **options)
+        alive.append(weakref.ref(transformer))
+        return transformer
+
+    def draft(*arguments: Any) -> None:
+        assert alive[0]() is None
+        decode_draft(*arguments)
+
+    load_fused, decode_draft = sample.load_fused, sample.decode_draft
+    monkeypatch.setattr(sample, "keep", keep)
+    monkeypatch.setattr(sample, "load_fused", load)
+    monkeypatch.setattr(sample, "decode_draft", draft)
+    with pytest.raises(RenderStopped):
+        start(
+            replace(PLAIN, run=tmp_path / "run", recipe="distilled"),
+            replace(TERMS, on_overrun="draft"),
+            home=home,
+            times=times(),
+            console=None,
+        )
+    with av.open(str(tmp_path / "run" / "draft-step-2.mp4")) as clip:
+        assert (clip.streams.video[0].width, clip.streams.video[0].height) == (64, 32)

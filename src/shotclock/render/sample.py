@@ -100,11 +100,12 @@ def _said(differences: dict[str, tuple[object, object]]) -> str:
 
 
 class Tally:
-    """What ran in this attempt: forwards by leg, and seconds of every pass."""
+    """What ran in this attempt: forwards by leg, seconds of every pass, and the last state where it was stopped."""
 
     def __init__(self) -> None:
         self.forwards: Counter[str] = Counter()
         self.pass_s: list[float] = []
+        self.stopped_at: State | None = None
 
     def add(self, tick: Tick) -> None:
         """Count a pass that ended."""
@@ -131,7 +132,12 @@ def sample(
                 del transformer
                 transformer, fused = load(job, journal, stage.lora), stage.lora
             begun = Begun(encoded=encoded, left=left, upscaled=upscaled)
-            state = sample_stage(job, journal, stage, transformer, contexts, begun, tally)
+            try:
+                state = sample_stage(job, journal, stage, transformer, contexts, begun, tally)
+            except RenderStopped:
+                transformer = None  # a draft's decode needs the memory
+                draft_on_stop(job, journal, tally.stopped_at)
+                raise
             found = Left.of(state, stage, len(job.request.slots))
             if not stage.last:
                 with journal.phase(Phase.SAVE_LATENTS):
@@ -198,8 +204,8 @@ def sample_stage(
                     keep(job, journal, event.state, identity)
                 tally.add(journal.say(event))
     except RenderStopped:
-        del transformer, prepared, latents
-        draft_on_stop(job, journal, replace(state, step=state.step + stage.first))
+        tally.stopped_at = replace(state, step=state.step + stage.first)
+        del transformer, prepared, latents  # the exception holds this frame, and must not hold the model with it
         raise
     if tally.forwards - ran != planned:
         raise RenderFailed(
@@ -226,9 +232,9 @@ def keep(job: Job, journal: Journal, state: State, identity: Identity) -> None:
         journal.write(line | {"legs": list(state.legs), "name": name, "bytes": size})
 
 
-def draft_on_stop(job: Job, journal: Journal, state: State) -> None:
+def draft_on_stop(job: Job, journal: Journal, state: State | None) -> None:
     """Where the user asked for one, the draft of the last finished step."""
-    if job.on_overrun == DRAFT and state.video_x0 is not None:
+    if job.on_overrun == DRAFT and state is not None and state.video_x0 is not None:
         gc.collect()
         release(job.device)
         decode_draft(job.run, job.request, job.plan, job.headers, job.device, job.dtype, state)
