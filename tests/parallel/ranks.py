@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 from dataclasses import replace
-from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 
@@ -27,9 +26,11 @@ from shotclock.model.parallel import LegsOverRanks, SequenceParallel, spread
 from shotclock.model.split import Share, Split, share_legs
 from shotclock.model.transformer import Kept, Model, Stream, Transformer
 from shotclock.render.denoise import denoise, prepare
+from shotclock.render.ranks import Seat
+from shotclock.render.together import agreed, joined, wait_for_all
 from shotclock.schedule import sigmas
 
-WAIT = timedelta(seconds=60)  # a collective that waits longer fails the test
+WAIT_S = 60.0  # a collective that waits longer fails the test
 WORLDS = (1, 2, 3, 4)
 BLOCKS = 3
 STG_BLOCK = 2  # the cond and the perturbed leg are one leg before it
@@ -193,11 +194,11 @@ def rank_of(rank: int, world: int, folder: Path) -> None:
         if world == 1:
             found = alone(random_model())
         else:
-            rendezvous = f"file://{folder}/world-{world}"
-            distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=WAIT)
-            found = together(random_model(), world)
-            distributed.barrier()
-            distributed.destroy_process_group()
+            seat = Seat(rank=rank, ranks=world, said=-1, alive=-1, rendezvous=folder / f"world-{world}")
+            with joined(seat, torch.device("cpu"), timeout_s=WAIT_S):
+                found = together(random_model(), world)
+                found["agreed"] = [torch.tensor([agreed(75 if rank == 1 else 0), agreed(0)])]
+                wait_for_all()
     torch.save(found, folder / f"{world}-{rank}.pt")
 
 

@@ -84,6 +84,13 @@ def test_sequence_parallel_loops_end_where_one_process_does(found: dict[tuple[in
     assert difference(found[world, 0]["tokens, loop"], found[1, 0]["loop, one leg a pass"]) <= SEQUENCE_BOUND
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_one_rank_that_must_stop_stops_all(found: dict[tuple[int, int], Found], world: int) -> None:
+    """The second rank alone brings a code, at the same boundary all have it; at the next one nobody does."""
+    for rank in range(world):
+        assert found[world, rank]["agreed"][0].tolist() == [75, 0]
+
+
 def test_legs_and_tokens_over_four_ranks(found: dict[tuple[int, int], Found]) -> None:
     """Two groups for legs, two ranks each for tokens."""
     assert difference(found[4, 0]["legs and tokens"], found[1, 0]["loop, one leg a pass"]) <= SEQUENCE_BOUND
