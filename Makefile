@@ -45,5 +45,5 @@ goldens: .venv/installed-dev  ## run every golden case of a folder: make goldens
 	@touch $@
 
 .venv/installed-dev: .venv/installed
-	$(PIP) install -c constraints.txt -e '.[dev,report]'
+	$(PIP) install -c constraints.txt -e '.[dev,report,slurm]'
 	@touch $@

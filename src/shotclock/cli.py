@@ -189,7 +189,7 @@ def render(
         Path | None, typer.Option(help="This transformer file, where a folder holds several.")
     ] = None,
     text_encoder: Annotated[Path | None, typer.Option(help="This text encoder file.")] = None,
-    video_vae: Annotated[Path | None, typer.Option(help="This conv video VAE file.")] = None,
+    video_vae: Annotated[Path | None, typer.Option(help="This video VAE file, of the decoder asked for.")] = None,
     audio_vae: Annotated[Path | None, typer.Option(help="This audio VAE file.")] = None,
     pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
     recipe: Annotated[
@@ -210,6 +210,7 @@ def render(
     distilled_lora: Annotated[Path | None, typer.Option(help="This distilled LoRA, for two_stage and hq.")] = None,
     upscaler: Annotated[Path | None, typer.Option(help="This spatial upscaler, for recipes of two stages.")] = None,
     duration_head: Annotated[Path | None, typer.Option(help="This duration head, for --frames auto.")] = None,
+    decoder: Annotated[str, typer.Option(help="conv, or diffusion: another file, exact tiles, more time.")] = "conv",
     lease: Lease_ = None,
     lease_end: LeaseEnd = None,
     leases: Leases = "1",
@@ -604,3 +605,66 @@ def _told(command: Callable[..., Question]) -> Callable[..., None]:
 app.add_typer(records, name="record", result_callback=_answer)
 app.command("bench")(_told(bench))
 app.command("report")(_told(report))
+
+
+@app.command()
+def submit(
+    batch: Annotated[Path, typer.Argument(help="A JSON object a line, with the options of render.")],
+    lease: Annotated[str, typer.Option(help="Length of every lease: 4h, 90min; Slurm's time limit.")],
+    partition: Annotated[str | None, typer.Option(help="Slurm partition.", show_default="the cluster's")] = None,
+    cluster: Annotated[str, typer.Option(help="slurm, or local to try a batch: all at once, six leases.")] = "slurm",
+    sbatch: Annotated[list[str] | None, typer.Option(help="More for sbatch, as gres=gpu:1; repeatable.")] = None,
+    models: Annotated[str | None, typer.Option(help="For lines that name none.", show_default="render's")] = None,
+    folder: Annotated[Path | None, typer.Option(help="New folder of the run folders.")] = None,
+    on_overrun: OnOverrun = "snapshot",
+    verify: Verify = True,
+    embed: Embed = True,
+    private: Private = False,
+    as_json: AsJson = False,
+) -> None:
+    """Render a batch on a cluster: each request over as many leases as it takes. Refused whole or submitted whole."""
+    from shotclock.cluster.slurm import require_submitit
+
+    require_submitit()
+    from shotclock.cluster.slurm import parse_sbatch
+    from shotclock.cluster.submit import Target, submit_batch
+    from shotclock.cluster.worker import Clocks, Rules, process_began_s
+
+    defaults = {name: one.default for name, one in inspect_module.signature(render).parameters.items()}
+    defaults = {name: value for name, value in defaults.items() if name not in (*TERMS, "prompt", "run")}
+    target = Target(
+        folder=folder or Path(f"{batch.stem}-queue"),
+        cluster=cluster,
+        partition=partition,
+        sbatch=parse_sbatch(sbatch or []),
+    )
+    queue = submit_batch(
+        batch,
+        defaults | ({} if models is None else {"models": models}),
+        target,
+        Rules(lease=lease, on_overrun=on_overrun, verify=verify, embed=embed, private=private),
+        Clocks(read_s=time.monotonic, began_s=process_began_s, lease=_lease),
+        home=home(),
+        say=lambda line: stderr.print(line, highlight=False, markup=False, soft_wrap=True),
+    )
+    typer.echo(
+        json.dumps(queue.model_dump(mode="json"), sort_keys=True)
+        if as_json
+        else f"{len(queue.requests)} requests: shotclock queue {target.folder}"
+    )
+
+
+@app.command()
+def queue(
+    folder: Annotated[Path, typer.Argument(help="The folder that submit printed.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say how each request of a batch stands: state, leases used, step, ETA, verdict."""
+    from shotclock.cluster.queue import last_words, read_lines, table, to_json
+
+    lines = read_lines(folder, now_s=time.time())
+    if as_json:
+        typer.echo(json.dumps(to_json(lines), sort_keys=True))
+    else:
+        Console().print(table(lines))
+        typer.echo("\n".join(last_words(lines)))
