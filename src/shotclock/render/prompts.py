@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,6 +27,12 @@ logger = logging.getLogger(__name__)
 FOLDER = "prompts"  # below the home of state that outlives a run
 KEPT = 64  # prompts: at most 25 MB each, 1 MB for one of 40 words
 SUFFIX = ".safetensors"
+
+
+@cache
+def _libraries() -> tuple[str, str]:
+    """Versions that decide roundings; looking one up takes milliseconds."""
+    return torch.__version__, version("transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +79,7 @@ class PromptCache:
             logger.warning("the encoded prompt is not kept: %s", error)
 
     def _path(self, folder: Path, prompt: str) -> Path:
-        key = [prompt, self.encoder, self.device, self.dtype, torch.__version__, version("transformers")]
+        key = [prompt, self.encoder, self.device, self.dtype, *_libraries()]
         return folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}{SUFFIX}"
 
     @staticmethod
