@@ -282,6 +282,8 @@ def test_two_stage_fuses_the_distilled_lora_only_in_the_second(
     assert not torch.equal(load_file(tmp_path / "lora" / "stage-1.safetensors")["video"], first["video"])
     request = json.loads((tmp_path / "lora" / "request.json").read_text())
     assert request["loras"][0]["strength"] == 0.5 and request["distilled_lora"]["name"] == lora.name
+    warned = json.loads((tmp_path / "lora" / "plan.json").read_text())["warnings"]
+    assert len(warned) == 1 and "changes every linear layer" in warned[0], "users.md row 78"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ class Plan(Document):
             f"{self.video_tokens} video + {self.audio_tokens} audio tokens, {self.passes} passes on {self.device} "
             f"in {self.dtype}",
             *self.switches,
+            *([f"{self.total_forwards} forwards in {len(self.stages)} stages"] if len(self.stages) > 1 else []),
             *(stage.line(number) for number, stage in enumerate(self.stages, start=1) if len(self.stages) > 1),
             f"sigmas {self.sigmas[0]:g} to {self.sigmas[-2]:g} and 0, sha256 {self.sigmas_sha256[:12]}",
             f"{self.step_flops / 1e12:.4g} TFLOP a step, {self.decode_flops / 1e12:.4g} TFLOP to decode, "

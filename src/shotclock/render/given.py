@@ -75,7 +75,13 @@ class Given:
     def warnings(self) -> tuple[str, ...]:
         """What plan, verdict and record say of it."""
         every = (*self.loras, *([] if self.distilled_lora is None else [self.distilled_lora]))
-        return tuple(line for lora in every for line in lora.warnings)
+        whole = (
+            f"{lora.header.path.name} changes every linear layer: if it is a distilled LoRA, guidance with it makes "
+            "a dull picture; two_stage and hq take it with --distilled-lora"
+            for lora in self.loras
+            if lora.whole
+        )
+        return (*(line for lora in every for line in lora.warnings), *whole)
 
     def lines(self) -> Iterator[str]:
         """What is said before the start."""
