@@ -22,7 +22,9 @@ from shotclock.recipes import RECIPES, ModelClass, RecipeName, Stage, require, s
 Scale = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 D = TypeVar("D", bound="Document")
 MAX_FPS_CHARACTERS = 24  # "24000/1001" has 10; an exponent could stand for a number with a billion digits
-CONDITIONS = frozenset({"model_class", "images", "slots", "sound", "loras", "distilled_lora"})  # of a request
+CONDITIONS = frozenset(  # of a request
+    {"model_class", "images", "slots", "sound", "loras", "distilled_lora", "decoder"}
+)
 MAX_SEED = 2**63 - 1  # torch.Generator.manual_seed takes a signed 64-bit value
 
 
@@ -95,7 +97,8 @@ class Request(Document):
     """A render. ``fps`` is an exact fraction in text, such as "24" or "24000/1001".
 
     ``video`` and ``audio`` guide the recipe's guided stages; ``slots`` are frames of keyframes that are generated.
-    ``loras`` are fused in every stage, ``distilled_lora`` at the recipe's own strengths where it has any.
+    ``loras`` are fused in every stage, ``distilled_lora`` at the recipe's own strengths where it has any. ``decoder``
+    says which of the two video VAEs makes the pictures.
     """
 
     format: Literal["shotclock/request/1"] = "shotclock/request/1"
@@ -117,6 +120,7 @@ class Request(Document):
     sound: SoundGiven | None = None
     loras: tuple[LoraGiven, ...] = ()
     distilled_lora: LoraGiven | None = None
+    decoder: Literal["conv", "diffusion"] = "conv"
 
     @field_validator("prompt")
     @classmethod

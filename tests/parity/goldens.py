@@ -52,6 +52,7 @@ from shotclock.model.connector import Connectors, valid_first
 from shotclock.model.rope import Rotary, fractions_of, rotary
 from shotclock.model.transformer import Stream, Transformer
 from shotclock.plan.planner import make_plan
+from shotclock.render.ahead import decode_counter
 from shotclock.render.conditioning import fill, recompressed
 from shotclock.render.contexts import connect
 from shotclock.render.decode import AudioDecoder, VideoDecoder
@@ -547,7 +548,8 @@ def e2e(folder: Folder, case: Case) -> Tensors:
         video_vae=folder.header("conv_vae"),
         audio_vae=folder.header("audio_vae"),
     )
-    plan = make_plan(request, headers, device="cpu", dtype="float32")
+    flops = decode_counter(headers.video_vae)(request.geometry)
+    plan = make_plan(request, headers, device="cpu", dtype="float32", decode_flops=flops)
     assert torch.allclose(torch.tensor(plan.sigmas), torch.tensor(p["sigmas"]), atol=1e-6), "sigmas differ"
     with tempfile.TemporaryDirectory() as scratch:
         run = RunDir.create(Path(scratch) / "run")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,21 +16,29 @@ import torch
 from fakes import FakeClock, some_job, still_times
 from shotclock.errors import RenderFailed
 from shotclock.events import State
+from shotclock.geometry import unpatchify_video
 from shotclock.guidance import LegName
 from shotclock.plan.planner import make_plan
-from shotclock.render import contexts, finish, pipeline, sample
+from shotclock.render import contexts, decoders, finish, pipeline, sample
+from shotclock.render.ahead import decode_counter
 from shotclock.render.decode import VideoDecoder
+from shotclock.render.decoders import DiffusionPictures, Tiles
+from shotclock.render.diffusion_decode import DiffusionVideoDecoder
+from shotclock.render.exact_tiles import Cuts
 from shotclock.render.failures import first_not_finite
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
+from shotclock.render.settings import video_kind
 from shotclock.render.stages import Left
 from shotclock.render.tiling import Stage, Tiling
 from shotclock.request import Scales, make_request
 from shotclock.rundir import RunDir
 from shotclock.weights.checkpoint import read_headers
 from shotclock.weights.tiny import write_tiny_checkpoints
+from shotclock.weights.tiny_diffusion import write_tiny_diffusion_vae
 
 SCALES = Scales(cfg=3.0, stg=1.0, modality=3.0, rescale=0.7, stg_blocks=(2,), skip_step=0)
+OFF = Scales(cfg=1.0, stg=0.0, modality=1.0, rescale=0.0, stg_blocks=(), skip_step=0)
 
 
 class ShortOfMemory:
@@ -55,19 +65,22 @@ class ShortOfMemory:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_tiny_checkpoints(folder, 0)
+    write_tiny_diffusion_vae(folder, 0)
     return folder
 
 
-def job(models: Path, run: Path, *, side: int = 64) -> tuple[Job, State]:
+def job(models: Path, run: Path, *, side: int = 64, decoder: str = "conv") -> tuple[Job, State]:
     """A render that has come as far as its latents."""
     from shotclock.weights.checkpoint import find_checkpoints
 
     request = make_request(
         prompt="x", negative_prompt="", width=side, height=side, frames=9, fps="24", seed=1, steps=2,
-        video=SCALES, audio=SCALES, legs_per_pass=4,
+        video=SCALES, audio=SCALES, legs_per_pass=4, decoder=decoder,
     )  # fmt: skip
-    headers = read_headers(find_checkpoints(models))
-    plan = make_plan(request, headers, device="cpu", dtype="float32")
+    kind = video_kind(decoder)
+    headers = read_headers(find_checkpoints(models, video_kind=kind), video_kind=kind)
+    flops = decode_counter(headers.video_vae)(request.geometry)
+    plan = make_plan(request, headers, device="cpu", dtype="float32", decode_flops=flops)
     made = some_job(request, plan, headers, RunDir.create(run))
     geometry = request.geometry
     generator = torch.Generator().manual_seed(0)
@@ -85,13 +98,78 @@ def test_out_of_memory_in_decode_tries_smaller_tiles(
     """users.md row 32: twice out of memory, then it succeeds; smaller tiles each time, no litter, latents untouched."""
     made, state = job(models, tmp_path / "run", side=1024)
     decoder = ShortOfMemory(2)
-    monkeypatch.setattr(finish, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
+    monkeypatch.setattr(decoders, "VideoDecoder", SimpleNamespace(load=lambda *_a, **_k: decoder))
     sample.save_latents(made, Left.of(state, made.request.stages[0], 0))
     before = made.run.latents.read_bytes()
     finish.decode(made, journal(), state)
     assert len(decoder.tried) == 3 and decoder.tried[0] != decoder.tried[1] != decoder.tried[2]
     assert made.run.clip.exists() and made.run.latents.read_bytes() == before
     assert not [path for path in made.run.path.iterdir() if ".part" in path.name]
+
+
+class Tight:
+    """The tiny diffusion decoder, but for running out of memory as long as a tile is larger than one may be."""
+
+    def __init__(self, real: DiffusionVideoDecoder, failures: int) -> None:
+        self.real, self.failures = real, failures
+        self.tried: list[tuple[Cuts | None, torch.Tensor]] = []
+
+    def frames(self, latent: torch.Tensor, cuts: Cuts | None, noise: torch.Tensor) -> Iterator[torch.Tensor]:
+        self.tried.append((cuts, noise))
+        for group in self.real.frames(latent, cuts, noise):
+            yield group
+            if len(self.tried) <= self.failures:
+                raise torch.OutOfMemoryError("fake")
+
+
+def test_a_diffusion_decode_in_smaller_tiles_keeps_its_noise_and_its_pictures(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of memory twice: smaller exact tiles of the same noise, the frames of one piece, tile edges in the log."""
+    made, state = job(models, tmp_path / "run", side=128, decoder="diffusion")
+    sample.save_latents(made, Left.of(state, made.request.stages[0], 0))
+    finish.decode(made, journal(), state)
+    made.run.clip.unlink()
+    tight = list[Tight]()
+    real = DiffusionPictures.frames
+
+    def frames(self: DiffusionPictures, cuts: Tiles | None) -> Iterator[torch.Tensor]:
+        tight[:] = tight or [Tight(self.decoder, 2)]
+        return real(replace(self, decoder=tight[0]), cuts)
+
+    monkeypatch.setattr(DiffusionPictures, "frames", frames)
+    log = io.BytesIO()
+    finish.decode(made, Journal(log, clock=FakeClock(), synchronise=lambda: None, start_s=0.0), state)
+    cuts, noises = zip(*tight[0].tried, strict=True)
+    assert cuts[0] is None and cuts[1] is not None and cuts[2] is not None and cuts[1].count < cuts[2].count
+    assert noises[0] is noises[1] is noises[2]
+    (said,) = (line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == "Decoded")
+    edges = cuts[2].boundaries(made.request.geometry)
+    assert (said["tile_frames"], said["tile_rows"], said["tile_columns"]) == tuple(map(list, astuple(edges)))
+    video = tight[0].real
+    latent = unpatchify_video(state.video, made.request.geometry)
+    tokens = made.request.geometry.video_tokens, made.request.geometry.audio_tokens
+    generator = torch.Generator().manual_seed(made.request.seed)
+    for count in tokens:
+        torch.randn(1, count, 128, generator=generator)
+    whole = torch.cat(list(video.frames(latent, None, video.noise(latent, generator)))).int()
+    tiled = torch.cat(list(video.frames(latent, cuts[2], noises[0]))).int()
+    assert (whole - tiled).abs().max() <= 1, "a level, where a value lies between two"
+    assert said["frames"] == 9 and said["distinct_frames"] == 9
+
+
+def test_the_decodes_noise_follows_that_of_all_stages() -> None:
+    """A recipe of two stages draws its noise twice from the seed's stream; appended tokens count."""
+    request = make_request(
+        recipe="distilled", prompt="x", negative_prompt="", width=128, height=64, frames=9, fps="24", seed=4, steps=8,
+        video=OFF, audio=OFF, legs_per_pass=1, slots=(8,),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(4)
+    for stage in request.stages:
+        own, rows = stage.geometry.video_tokens, stage.geometry.rows * stage.geometry.columns
+        torch.randn(1, own + rows, 128, generator=generator)
+        torch.randn(1, stage.geometry.audio_tokens, 128, generator=generator)
+    assert torch.equal(finish.noise_stream(request, request.stages[-1]).get_state(), generator.get_state())
 
 
 def test_the_first_that_is_not_finite_is_named() -> None:

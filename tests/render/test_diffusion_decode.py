@@ -107,9 +107,7 @@ def test_the_decode_continues_the_noise_of_the_seed_as_the_official_one(video: D
     tensors, case = golden("e2e_t2v")
     latent = tensors["out.video_latent"]
     tokens = latent.shape[2:].numel()
-    generator = decode_generator(
-        case["params"]["seed"], video_tokens=tokens, audio_tokens=tensors["out.audio_latent"].shape[2]
-    )
+    generator = decode_generator(case["params"]["seed"], [(tokens, tensors["out.audio_latent"].shape[2])])
     frames = strided(video.decode(latent, None, video.noise(latent, generator)), case["params"])
     difference = (frames - tensors["out.diffusion_chunked_frames_strided"]).abs().amax(dim=(0, 1, 3))
     assert difference[6:-6].max() < 3e-5
@@ -122,7 +120,7 @@ def test_one_stream_of_noise_that_a_resume_continues() -> None:
     generator = torch.Generator().manual_seed(5)
     first = [torch.randn(part.shape, generator=generator) for part in initial_noise(geometry, 5)]
     assert all(torch.equal(a, b) for a, b in zip(first, initial_noise(geometry, 5), strict=True))
-    ours = decode_generator(5, video_tokens=geometry.video_tokens, audio_tokens=geometry.audio_tokens)
+    ours = decode_generator(5, [(geometry.video_tokens, geometry.audio_tokens)])
     assert torch.equal(ours.get_state(), generator.get_state())
     state = load(save({"generator": ours.get_state()}))["generator"]
     decoder, latent = alive(SMALL), torch.zeros(1, 128, 3, 2, 3)

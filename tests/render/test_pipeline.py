@@ -190,9 +190,9 @@ def test_inspect_and_doctor_answer_on_stdout(home: Path, rendered: tuple[Path, D
     """Text for people, one JSON document for programs."""
     del rendered  # the tiny files exist now
     files = [str(path) for path in sorted(home.glob("tiny-*/*/*.safetensors"))]
-    assert len(files) == 7
+    assert len(files) == 8
     done = shotclock("inspect", *files, "--json", home=home)
-    assert done.returncode == 0 and len(json.loads(done.stdout)) == 7
+    assert done.returncode == 0 and len(json.loads(done.stdout)) == 8
     done = shotclock("inspect", "/nowhere.safetensors", home=home)
     assert done.returncode == 2 and "allowed:" in done.stderr
     done = shotclock("doctor", "--json", home=home)

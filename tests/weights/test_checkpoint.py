@@ -12,7 +12,7 @@ from weight_files import changed_copy, refusal, write_headed
 from shotclock.errors import CheckpointError
 from shotclock.weights.checkpoint import PARTS, Checkpoints, find_checkpoints, read_headers
 from shotclock.weights.header import METADATA_KEY
-from shotclock.weights.identity import identify
+from shotclock.weights.identity import Kind, identify
 
 FIRST = "model.diffusion_model.transformer_blocks.0.attn1.to_q.weight"
 
@@ -32,6 +32,31 @@ def test_names_do_not_matter(models: Path, golden: Checkpoints) -> None:
     found = find_checkpoints(models)
     for part in PARTS:
         assert getattr(found, part).resolve() == getattr(golden, part)
+
+
+def test_each_decoder_has_its_own_file(models: Path, golden: Checkpoints) -> None:
+    """Both video VAEs lie in one folder; what is asked for is taken, and the headers are checked as that."""
+    diffusion = find_checkpoints(models, video_kind=Kind.VIDEO_VAE_DIFFUSION)
+    conv = find_checkpoints(models)
+    assert diffusion.video_vae.resolve() != conv.video_vae.resolve()
+    headers = read_headers(diffusion, video_kind=Kind.VIDEO_VAE_DIFFUSION)
+    assert identify(headers.video_vae) is Kind.VIDEO_VAE_DIFFUSION
+    with pytest.raises(CheckpointError, match="diffusion decoder"):
+        read_headers(diffusion)
+    with pytest.raises(CheckpointError, match="convolutional decoder"):
+        find_checkpoints(models, video_vae=golden.video_vae, video_kind=Kind.VIDEO_VAE_DIFFUSION)
+
+
+@pytest.mark.parametrize(("wanted", "option"), [(Kind.VIDEO_VAE_CONV, "diffusion"), (Kind.VIDEO_VAE_DIFFUSION, "conv")])
+def test_a_missing_decoder_names_the_one_that_is_there(models: Path, wanted: Kind, option: str) -> None:
+    """Somebody who fetched one of the two files is told which option goes with it."""
+    find_checkpoints(models, video_kind=wanted).video_vae.unlink()
+    refusal(
+        lambda: find_checkpoints(models, video_kind=wanted),
+        found=wanted.words,
+        allowed=wanted.official_file,
+        way_out=f"--decoder {option}",
+    )
 
 
 def test_official_layout(tiny: Checkpoints) -> None:

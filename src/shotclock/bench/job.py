@@ -80,7 +80,8 @@ def write_job(run: RunDir, folder: Path, *, device: str, decode: bool, compile_b
 
 def require_expressible(request: Request, run: RunDir) -> None:
     """Refuse a run that is not finished, or that asks for what the job format has no word for."""
-    unsaid = sorted(name for name, value in request.model_dump().items() if name not in ASKED and value)
+    fields = {name: field.get_default() for name, field in Request.model_fields.items() if name not in ASKED}
+    unsaid = sorted(name for name, default in fields.items() if getattr(request, name) != default)
     if request.recipe != "one_stage" or unsaid:
         raise RequestError(
             f"recipe {request.recipe}{', ' if unsaid else ''}{', '.join(unsaid)}",

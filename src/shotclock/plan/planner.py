@@ -15,11 +15,10 @@ import torch
 from pydantic import ValidationError
 
 from shotclock.errors import RequestError
-from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, LegName
 from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.plan.cost import TEXT_TOKENS as CONTEXT_TOKENS
-from shotclock.plan.cost import decode_flops, step_flops
+from shotclock.plan.cost import step_flops
 from shotclock.plan.foreseen import Foreseen
 from shotclock.recipes import RecipeName, Stage, all_passes, warnings
 from shotclock.request import Document, Request
@@ -117,13 +116,15 @@ def make_plan(
     *,
     device: str,
     dtype: str,
+    decode_flops: int,
     pinned_config: bool = False,
     others: Mapping[str, Header] | None = None,
     said: tuple[str, ...] = (),
 ) -> Plan:
     """Count everything that can be counted; raises :class:`RequestError` for what the model cannot do.
 
-    ``others`` are files of weights beside the four, by role; ``said`` is what to warn of besides the recipe.
+    ``decode_flops`` are operations of an untiled decode; ``others`` are files of weights beside the four, by role;
+    ``said`` is what to warn of besides the recipe.
     """
     geometry, guidance = request.geometry, request.guidance
     config = transformer_config(transformer_settings(headers.transformer, pinned_config=pinned_config))
@@ -155,7 +156,7 @@ def make_plan(
         sigmas_sha256=levels_digest(stages),
         switches=(*switches(guidance, stages[0].evaluations, config), *conditions(request)),
         step_flops=step_flops(config, geometry, guidance, TEXT_TOKENS),
-        decode_flops=_decode_flops(headers.video_vae, geometry),
+        decode_flops=decode_flops,
         pinned_config=pinned_config,
         files={name: _planned(header) for name, header in parts.items() if header is not None},
         stages=tuple(_stage(stage, request, config) for stage in stages),
@@ -225,11 +226,6 @@ def without(guidance: Guidance, off: Mapping[str, float]) -> Guidance:
         video=replace(guidance.video, **off),  # type: ignore[arg-type]
         audio=replace(guidance.audio, **off),  # type: ignore[arg-type]
     )
-
-
-def _decode_flops(header: Header, geometry: Geometry) -> int:
-    shapes = {name: entry.shape for name, entry in header.tensors.items()}
-    return decode_flops(shapes, header.metadata["config"]["vae"], geometry)
 
 
 def _planned(header: Header) -> PlannedFile:

@@ -31,6 +31,7 @@ FILES = {  # files whose bytes a phase reads
     Phase.LOAD_TRANSFORMER: ("transformer",),
     Phase.LOAD_DECODERS: ("video_vae", "audio_vae"),
 }
+DECODING = (Phase.DECODE_VIDEO, Phase.REHEARSE)  # phases that take another time with another video decoder
 PROMPTS = 2  # positive and negative, both are always encoded
 
 
@@ -64,11 +65,27 @@ class Rates(Document):
         kept = (sample for sample in self.samples if sample.run not in runs)
         return self.model_copy(update={"samples": (*kept, *newer.samples)})
 
+    def of_decoder(self, decoder: str) -> Rates:
+        """As a render with this video decoder is to be priced: what was measured with the other one does not count."""
+        names = {phase_of(phase, decoder): str(phase) for phase in DECODING}
+        left_out = {str(phase) for phase in DECODING} - names.keys()
+        samples = (
+            sample.model_copy(update={"phase": names.get(sample.phase, sample.phase)})
+            for sample in self.samples
+            if sample.phase not in left_out
+        )
+        return self.model_copy(update={"samples": tuple(samples)})
+
     def matrix_flops_per_s(self, dtype: str) -> float | None:
         """Fastest matrix product measured in ``dtype``; None where none was."""
         phase = f"{MATRIX} {dtype}"
         found = [one.units / one.seconds for one in self.samples if one.phase == phase and one.seconds]
         return max(found, default=None)
+
+
+def phase_of(phase: str, decoder: str) -> str:
+    """What samples of a phase are called: those of a decoder other than conv carry its name."""
+    return f"{phase} {decoder}" if decoder != "conv" and phase in DECODING else str(phase)
 
 
 def read_rates(text: str) -> Rates:

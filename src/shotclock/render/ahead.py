@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance
 from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig, transformer_config
-from shotclock.plan.cost import TEXT_TOKENS, decode_flops
+from shotclock.model.diffusion_decoder import DecoderConfig
+from shotclock.plan.cost import TEXT_TOKENS
+from shotclock.plan.cost import decode_flops as conv_flops
 from shotclock.plan.forecast import Case, Forecast, forecast
 from shotclock.plan.key import attention_order, law_key
 from shotclock.plan.law import LawKey
@@ -34,12 +37,15 @@ from shotclock.plan.pricing import Scope
 from shotclock.plan.rate import MATRIX, PhaseSample, Rates
 from shotclock.plan.store import Known, keep_rates, read_known
 from shotclock.recipes import RecipeName, Stage
+from shotclock.render import exact_tiles
 from shotclock.render.decode import decoder_stages
+from shotclock.render.decoders import words
 from shotclock.render.page_cache import cached_share
 from shotclock.render.tiling import choose_tiling, decode_bytes
 from shotclock.request import Request
 from shotclock.weights import keys
-from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, Kind, identify, transformer_settings
+from shotclock.weights.diffusion_vae import diffusion_decoder
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +100,7 @@ def look_ahead(
     """The forecast of a render; measures the device's matrix rate on first use (a fraction of a second)."""
     case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
     known = with_matrix_rate(read_known(home, case.key), machine, home)
+    known = replace(known, rates=known.rates.of_decoder(request.decoder))
     return forecast(case, known, lease=window.lease, began_s=window.began_s, now_s=window.now_s, leases=window.leases)
 
 
@@ -175,10 +182,13 @@ def cached_shares(headers: CheckpointHeaders) -> dict[str, float]:
 
 
 def decode_counter(header: Header) -> Callable[[Geometry], int]:
-    """Operations of an untiled decode of any clip."""
+    """Operations of an untiled decode of any clip with the decoder of the file."""
+    if identify(header) is Kind.VIDEO_VAE_DIFFUSION:
+        layout = diffusion_decoder(header)
+        return lambda geometry: exact_tiles.decode_flops(None, geometry, config=layout.config)
     shapes = {name: entry.shape for name, entry in header.tensors.items()}
     config: Mapping[str, Any] = header.metadata["config"]["vae"]
-    return lambda geometry: decode_flops(shapes, config, geometry)
+    return lambda geometry: conv_flops(shapes, config, geometry)
 
 
 def needs_of(
@@ -201,7 +211,7 @@ def needs_of(
             + sum(FLOAT_BYTES * entry.elements for entry in headers.audio_vae.tensors.values()),
         ),
         room=machine.room,
-        tiles=tile_needs(headers.video_vae, size),
+        tiles=tile_needs(headers.video_vae, size, shared=machine.room.shared),
         element_bytes=size,
         fused=machine.device.type == "cuda",
     )
@@ -214,15 +224,34 @@ def text_states_bytes(header: Header, element_bytes: int) -> int:
     return int(states * (element_bytes + 2 * FLOAT_BYTES))
 
 
-def tile_needs(header: Header, element_bytes: int) -> Tiles:
-    """The tiles that the decode would take in a given room, and the bytes they need."""
+def tile_needs(header: Header, element_bytes: int, *, shared: bool) -> Tiles:
+    """The tiles that the decode would take in a given room, and the bytes they need; ``shared`` is the room with it.
+
+    The diffusion decoder's noise lies on the host: it counts here where that is the device's memory too.
+    """
+    if identify(header) is Kind.VIDEO_VAE_DIFFUSION:
+        return exact_tile_needs(diffusion_decoder(header).config, element_bytes, shared=shared)
     stages = decoder_stages(keys.video_vae(header).arguments)
 
     def needed(geometry: Geometry, free: int | None) -> tuple[int, str]:
         room = ENDLESS_BYTES if free is None else max(free, 0)
         tiling = choose_tiling(geometry, free_bytes=room, stages=stages, element_bytes=element_bytes)
         size = decode_bytes(tiling, geometry, stages=stages, element_bytes=element_bytes)
-        return size, "untiled" if tiling is None else f"in tiles of {tiling}"
+        return size, words(tiling)
+
+    return needed
+
+
+def exact_tile_needs(config: DecoderConfig, element_bytes: int, *, shared: bool) -> Tiles:
+    """:func:`tile_needs` of the diffusion decoder."""
+
+    @cache
+    def needed(geometry: Geometry, free: int | None) -> tuple[int, str]:
+        beside = exact_tiles.host_bytes(None, geometry, config=config) if shared else 0
+        room = ENDLESS_BYTES if free is None else max(free - beside, 0)
+        cuts = exact_tiles.choose_cuts(geometry, free_bytes=room, config=config, element_bytes=element_bytes)
+        size = exact_tiles.decode_bytes(cuts, geometry, config=config, element_bytes=element_bytes)
+        return size + beside, words(cuts)
 
     return needed
 

@@ -33,8 +33,9 @@ from shotclock.plan.law import AUDIO_WEIGHT, LawKey, Sample, Timings, kind_of
 from shotclock.plan.rate import PhaseSample, Rates, units_of
 from shotclock.render.ahead import Machine, matrix_sample, read_room
 from shotclock.render.contexts import Contexts, connect
+from shotclock.render.decoders import Decoders, load_decoders
 from shotclock.render.denoise import denoise, prepare
-from shotclock.render.finish import Decoders, load_decoders, planned_tiling, sound
+from shotclock.render.finish import sound
 from shotclock.render.media import write_clip
 from shotclock.render.page_cache import cached_share
 from shotclock.render.samplers import begin
@@ -363,7 +364,8 @@ def decode_one(bench: Bench, decoders: Decoders, clip: Geometry, folder: Path) -
         wave = sound(decoders.audio, audio.to(machine.device, machine.dtype), clip)
     with bench.phase(Phase.DECODE_VIDEO, units_of(Phase.DECODE_VIDEO, clip, {})):
         latent = unpatchify_video(video.to(machine.device, machine.dtype), clip)
-        frames = decoders.video.frames(latent, planned_tiling(decoders.video, clip))
+        pictures = decoders.pictures(latent, torch.Generator().manual_seed(SEED))
+        frames = pictures.frames(pictures.planned(clip))
         write_clip(
             folder / "clip.mp4",
             frames,

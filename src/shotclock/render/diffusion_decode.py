@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import torch
@@ -68,7 +68,7 @@ class DiffusionVideoDecoder:
     @property
     def attention(self) -> str:
         """The implementation of attention; part of the numerics of a run."""
-        return "natten" if isinstance(self._attend, Natten) else "torch"
+        return attention_name(self._attend)
 
     def noise(self, latent: Float[Tensor, "1 c f h w"], generator: torch.Generator) -> Float[Tensor, "1 3 t y x"]:
         """The noise of the whole clip, one draw in float32 from a CPU generator: a seed means the same everywhere.
@@ -155,15 +155,17 @@ class DiffusionVideoDecoder:
                 yield picture.permute(1, 2, 3, 0).float()
 
 
-def decode_generator(seed: int, *, video_tokens: int, audio_tokens: int) -> torch.Generator:
-    """The seed's generator as the initial noise left it (``latents.noise``): the decode continues its stream.
+def decode_generator(seed: int, tokens: Sequence[tuple[int, int]]) -> torch.Generator:
+    """The seed's generator as the initial noise left it (``latents.stage_noise``): the decode continues its stream.
 
-    So the official one does too (golden e2e_t2v). ``video_tokens`` counts appended conditioning tokens. A resume needs
-    no state: it follows from seed and counts; ``get_state`` and ``set_state`` continue it exactly as well.
+    So the official one does too (golden e2e_t2v). ``tokens`` are (video, audio) of each stage, appended conditioning
+    tokens included. A resume needs no state: it follows from seed and counts; ``get_state`` and ``set_state`` continue
+    it exactly as well.
     """
     generator = torch.Generator().manual_seed(seed)
-    torch.randn(1, video_tokens, VIDEO_CHANNELS, generator=generator)
-    torch.randn(1, audio_tokens, AUDIO_CHANNELS * AUDIO_BINS, generator=generator)
+    for video, audio in tokens:
+        torch.randn(1, video, VIDEO_CHANNELS, generator=generator)
+        torch.randn(1, audio, AUDIO_CHANNELS * AUDIO_BINS, generator=generator)
     return generator
 
 
@@ -182,6 +184,11 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attend:
         logger.warning("NATTEN is installed without its kernels; the diffusion decoder's attention runs in torch")
         return windowed
     return checked(Natten(library.na3d), device=device, dtype=dtype)
+
+
+def attention_name(attend: Attend) -> str:
+    """As the event log has it."""
+    return "natten" if isinstance(attend, Natten) else "torch"
 
 
 def checked(natten: Natten, *, device: torch.device, dtype: torch.dtype) -> Attend:

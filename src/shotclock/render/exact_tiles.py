@@ -251,6 +251,8 @@ def choose_cuts(geometry: Geometry, *, free_bytes: int, config: DecoderConfig, e
 
     ``free_bytes`` is what is free once the weights are loaded. Raises :class:`DoesNotFit` with the least that does.
     """
+    if decode_bytes(None, geometry, config=config, element_bytes=element_bytes) <= free_bytes:
+        return None  # no halo, so the least arithmetic
     latent = latent_grid(geometry)
     candidates = _candidates(config, latent)
     fitting = list[tuple[int, Shape]]()

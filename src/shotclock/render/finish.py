@@ -5,10 +5,12 @@ Out of memory tries the next smaller tiles. Knows no transformer and no clock.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -16,20 +18,21 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from shotclock.device import free_bytes, release
+from shotclock.device import release
 from shotclock.errors import RenderFailed
 from shotclock.events import Notice, Phase, Progress, State
 from shotclock.geometry import Geometry, unpatchify_audio, unpatchify_video
 from shotclock.latents import clip_tokens, noise
 from shotclock.plan.planner import Plan
-from shotclock.recipes import halved
-from shotclock.render.decode import AudioDecoder, VideoDecoder, fit_wave
+from shotclock.recipes import Stage, halved
+from shotclock.render.decode import AudioDecoder, fit_wave
+from shotclock.render.decoders import Decoders, Frames, Pictures, Tiles, boundaries, load_decoders, words
+from shotclock.render.diffusion_decode import decode_generator
 from shotclock.render.given import clip_sound, read_media
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
 from shotclock.render.media import write_clip, write_wav
-from shotclock.render.stages import stage_at
-from shotclock.render.tiling import Tiling, choose_tiling, smaller
+from shotclock.render.stages import drawn_tokens, stage_at
 from shotclock.render.upscale import Upscaler
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside, write_aside
@@ -37,28 +40,6 @@ from shotclock.weights.checkpoint import CheckpointHeaders
 
 CLIP_BYTES_PER_PIXEL = 0.5  # of an mp4 at crf 19 with its sound: noise takes 0.4, pictures a tenth of that
 WAVE_BYTES_PER_S = 48000 * 2 * 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoders:
-    """Both decoders on the device."""
-
-    video: VideoDecoder
-    audio: AudioDecoder
-
-
-def load_decoders(headers: CheckpointHeaders, device: torch.device, dtype: torch.dtype) -> Decoders:
-    """Both from their files."""
-    return Decoders(
-        audio=AudioDecoder.load(headers.audio_vae, device=device),
-        video=VideoDecoder.load(headers.video_vae, device=device, dtype=dtype),
-    )
-
-
-def planned_tiling(video: VideoDecoder, geometry: Geometry) -> Tiling | None:
-    """The largest tiles that the free memory holds; None for one piece."""
-    free = free_bytes(video.device)
-    return choose_tiling(geometry, free_bytes=free, stages=video.stages, element_bytes=video.dtype.itemsize)
 
 
 def decode(job: Job, journal: Journal, state: State) -> None:
@@ -70,21 +51,28 @@ def decode(job: Job, journal: Journal, state: State) -> None:
         wave, rate = heard(job.run, job.request, decoders.audio, state.audio, geometry)
         write_wav(job.run.wave, wave, rate)
     with journal.phase(Phase.DECODE_VIDEO):
-        latent = unpatchify_video(state.video, geometry)
-        tiling = planned_tiling(decoders.video, geometry)
-        while not _decode_video(job, journal, decoders.video, latent, tiling, (wave, rate)):
+        generator = noise_stream(job.request, job.request.stages[-1])
+        pictures = decoders.pictures(unpatchify_video(state.video, geometry), generator)
+        tiles = pictures.planned(geometry)
+        while not _decode_video(job, journal, pictures, tiles, (wave, rate)):
             release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
-            tiling = smaller(tiling, geometry)
-        write_keyframes(job.run, decoders.video, job.request.slots)
+            tiles = pictures.smaller(tiles, geometry)
+        write_keyframes(job.run, decoders, job.request.slots, generator)
 
 
-def write_keyframes(run: RunDir, video: VideoDecoder, slots: Sequence[int]) -> None:
+def noise_stream(request: Request, stage: Stage) -> torch.Generator:
+    """Where the seed's one stream of noise stands when ``stage`` has ended; a decode goes on from there."""
+    return decode_generator(request.seed, drawn_tokens(request, stage))
+
+
+def write_keyframes(run: RunDir, decoders: Decoders, slots: Sequence[int], generator: torch.Generator) -> None:
     """Generated keyframes as pictures beside the clip, each decoded alone; nothing where none were asked for."""
     if not slots:
         return
     latents = load_file(run.latents)["keyframes"]
     for number, frame in enumerate(slots):
-        (picture,) = (group for group in video.frames(latents[:, :, number : number + 1], None))
+        pictures = decoders.pictures(latents[:, :, number : number + 1], generator)
+        (picture,) = (group for group in pictures.frames(None))
         with aside(run.keyframe(frame)) as path:
             Image.fromarray(picture[0].numpy()).save(path)
 
@@ -109,26 +97,43 @@ def sound(audio: AudioDecoder, tokens: Float[Tensor, "1 m d"], geometry: Geometr
 def _decode_video(
     job: Job,
     journal: Journal,
-    video: VideoDecoder,
-    latent: Float[Tensor, "1 c f h w"],
-    tiling: Tiling | None,
+    pictures: Pictures,
+    tiles: Tiles | None,
     heard: tuple[Float[Tensor, "2 n"], int],
 ) -> bool:
     """Decode and write the clip; False where the device's memory did not do for these tiles."""
-    journal.say(Notice(text=f"decoding {'untiled' if tiling is None else f'in tiles of {tiling}'}"))
-    geometry = job.request.geometry
-    frames = counted(video.frames(latent, tiling), geometry.frames, journal)
+    journal.say(Notice(text=f"decoding {words(tiles)}"))
+    geometry, raw = job.request.geometry, RawFrames()
+    frames = raw.seen(counted(pictures.frames(tiles), geometry.frames, journal))
     wave, rate = heard
     try:
         write_clip(job.run.clip, frames, fps=geometry.fps, wave=wave, sample_rate=rate, comment="")
     except torch.OutOfMemoryError:
         return False
+    edges = {f"tile_{axis}": list(cuts) for axis, cuts in asdict(boundaries(tiles, geometry)).items()}
+    journal.write({"event": "Decoded", "t_s": journal.now_s(), "phase": Phase.DECODE_VIDEO} | raw.to_json() | edges)
     return True
 
 
-def counted(
-    groups: Iterator[UInt8[Tensor, "t height width 3"]], total: int, journal: Journal
-) -> Iterator[UInt8[Tensor, "t height width 3"]]:
+class RawFrames:
+    """Frames as they leave the decoder, before an encoder changes or repeats them: their digests in order."""
+
+    def __init__(self) -> None:
+        self._digests: list[bytes] = []
+
+    def seen(self, groups: Frames) -> Frames:
+        """Pass groups of frames on."""
+        for group in groups:
+            self._digests += [hashlib.sha256(frame.contiguous().numpy()).digest() for frame in group]
+            yield group
+
+    def to_json(self) -> dict[str, Any]:
+        """How many there were, how many differ, and one digest: sha256 of all frames' sha256 in order."""
+        whole = hashlib.sha256(b"".join(self._digests)).hexdigest()
+        return {"frames": len(self._digests), "distinct_frames": len(set(self._digests)), "raw_sha256": whole}
+
+
+def counted(groups: Frames, total: int, journal: Journal) -> Frames:
     """Pass groups of frames on and say how far the decode is."""
     done = 0
     for group in groups:
@@ -163,13 +168,12 @@ def _rehearse_in(run: RunDir, job: Job) -> None:
         upscaler = Upscaler.load(job.given.upscaler, job.headers.video_vae, device=job.device, dtype=job.dtype)
         upscaler.upscale(unpatchify_video(noise(half, job.request.seed)[0], half))
     decoders = load_decoders(job.headers, job.device, job.dtype)
-    tiling = planned_tiling(decoders.video, job.request.geometry)
-    wave, rate = heard(job.run, job.request, decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
     latent = unpatchify_video(video_noise.to(job.device, job.dtype), geometry)
+    pictures = decoders.pictures(latent, noise_stream(job.request, job.request.stages[-1]))
+    tiles = pictures.planned(job.request.geometry)
+    wave, rate = heard(job.run, job.request, decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
     write_wav(run.wave, wave, rate)
-    write_clip(
-        run.clip, decoders.video.frames(latent, tiling), fps=geometry.fps, wave=wave, sample_rate=rate, comment=""
-    )
+    write_clip(run.clip, pictures.frames(tiles), fps=geometry.fps, wave=wave, sample_rate=rate, comment="")
     if job.judge is not None:
         write_aside(run.request, request.to_json().encode())
         write_aside(run.plan, job.plan.to_json().encode())
@@ -217,14 +221,15 @@ def decode_draft(
 ) -> None:
     """The last denoised estimate beside the run as draft-step-K.mp4, marked in name, metadata and picture."""
     assert state.video_x0 is not None and state.audio_x0 is not None, "a step has ended"
-    geometry = stage_at(request.stages, state).geometry
+    stage = stage_at(request.stages, state)
+    geometry = stage.geometry
     decoders = load_decoders(headers, device, dtype)
     latent = unpatchify_video(clip_tokens(state.video_x0, geometry).to(device, dtype), geometry)
     wave, rate = heard(run, request, decoders.audio, state.audio_x0.to(device), geometry)
-    tiling = planned_tiling(decoders.video, geometry)
+    pictures = decoders.pictures(latent, noise_stream(request, stage))
     write_clip(
         run.draft(state.step),
-        (draft_mark(group) for group in decoders.video.frames(latent, tiling)),
+        (draft_mark(group) for group in pictures.frames(pictures.planned(geometry))),
         fps=geometry.fps,
         wave=wave,
         sample_rate=rate,

@@ -13,7 +13,7 @@ import torch
 
 from shotclock.errors import DoesNotFit, RequestError
 from shotclock.plan.planner import Plan, make_plan
-from shotclock.render.ahead import Machine, fitting_legs, read_room
+from shotclock.render.ahead import Machine, decode_counter, fitting_legs, read_room
 from shotclock.render.contexts import connect, require_contexts
 from shotclock.render.duration import duration_names, frames_of, predict_s
 from shotclock.render.given import Given, gather, require_clip
@@ -70,6 +70,7 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
         headers,
         device=device_name(device),
         dtype=str(dtype).removeprefix("torch."),
+        decode_flops=decode_counter(headers.video_vae)(request.geometry),
         pinned_config=settings.pinned_config,
         others=given.files,
         said=given.warnings,

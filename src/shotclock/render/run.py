@@ -25,6 +25,7 @@ from shotclock.plan.planner import Plan, read_plan
 from shotclock.plan.pricing import Scope
 from shotclock.recipes import all_passes
 from shotclock.render.ahead import Machine, Window, cached_shares, look_ahead, read_room
+from shotclock.render.diffusion_decode import attention_for, attention_name
 from shotclock.render.finish import decode_draft
 from shotclock.render.given import gather_again, keep_media
 from shotclock.render.job import Job, Judge, Outcome, Times
@@ -39,6 +40,7 @@ from shotclock.render.settings import (
     command,
     device_name,
     pick_device,
+    video_kind,
 )
 from shotclock.render.show import LiveBar, PlainLines
 from shotclock.render.snapshot import newest_snapshot
@@ -118,7 +120,7 @@ def resume(
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
     if any(line.get("event") == "RunEnds" for line in logged(run)):
         return None
-    headers = headers_of(run, plan, models)
+    headers = headers_of(run, request, plan, models)
     require_fit(headers, pinned_config=plan.pinned_config)
     device = device_of(plan)
     expected = expect(request, plan, headers, terms, device=device, home=home, times=times, run=run)
@@ -148,7 +150,7 @@ def draft(path: Path, *, models: Path | None) -> Path:
             way_out="`shotclock resume` finishes the clip",
         )
     device = device_of(plan)
-    decode_draft(run, request, plan, headers_of(run, plan, models), device, DTYPES[plan.dtype], found.state)
+    decode_draft(run, request, plan, headers_of(run, request, plan, models), device, DTYPES[plan.dtype], found.state)
     return run.draft(found.state.step)
 
 
@@ -159,7 +161,7 @@ def prove(path: Path, *, models: Path | None) -> list[str]:
     """
     run = RunDir.existing(path)
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
-    headers = headers_of(run, plan, models)
+    headers = headers_of(run, request, plan, models)
     given = gather_again(request, paths_of(plan, models), headers)
     return replay(run, request, plan, headers, given, device_of(plan))
 
@@ -273,7 +275,7 @@ def passes_done(request: Request, plan: Plan, run: RunDir | None) -> int:
     return steps + sum(set(launch.legs) <= set(found.state.legs) for launch in begun)
 
 
-def headers_of(run: RunDir, plan: Plan, models: Path | None) -> CheckpointHeaders:
+def headers_of(run: RunDir, request: Request, plan: Plan, models: Path | None) -> CheckpointHeaders:
     """Headers of the run's files, where they were or in ``models``; the text encoder only while it is needed."""
     text_wanted = not run.contexts.is_file() and "text_encoder" in plan.files
     paths = {role: path for role, path in paths_of(plan, models).items() if text_wanted or role != "text_encoder"}
@@ -293,8 +295,9 @@ def headers_of(run: RunDir, plan: Plan, models: Path | None) -> CheckpointHeader
         audio_vae=paths["audio_vae"],
         text_encoder_wanted=text_wanted,
         pinned_config=plan.pinned_config,
+        video_kind=video_kind(request.decoder),
     )
-    return read_headers(found, pinned_config=plan.pinned_config)
+    return read_headers(found, pinned_config=plan.pinned_config, video_kind=video_kind(request.decoder))
 
 
 def paths_of(plan: Plan, models: Path | None) -> dict[str, Path]:
@@ -336,6 +339,8 @@ def first_line(said: str, job: Job) -> dict[str, Any]:
         "torch": torch.__version__,
         "device": plan.device,
         "dtype": plan.dtype,
+        "decoder": job.request.decoder,
+        "decoder_attention": decoder_attention(job),
         "law_key": job.foreseen.law_key.model_dump(mode="json"),
         "lease": {"source": lease.source, "end": lease.sources[0].end.isoformat() if lease.sources else None},
         "cached_shares": cached_shares(job.headers),
@@ -344,3 +349,10 @@ def first_line(said: str, job: Job) -> dict[str, Any]:
         "files": {name: file.model_dump() for name, file in plan.files.items()},
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def decoder_attention(job: Job) -> str | None:
+    """How the diffusion decoder attends on this device: part of the pictures' numerics, not of the latents'."""
+    if job.request.decoder != "diffusion":
+        return None
+    return attention_name(attention_for(job.device, job.dtype))

@@ -23,13 +23,14 @@ from shotclock.recipes import DEFAULT, RECIPES, ModelClass, RecipeName
 from shotclock.render.given import Given, Options
 from shotclock.render.text import read_prompts
 from shotclock.request import Request, Scales, make_document, make_request
-from shotclock.weights.checkpoint import CheckpointHeaders, Header, Recipe, find_checkpoints, read_headers
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, Kind, Recipe, find_checkpoints, read_headers
 from shotclock.weights.remembered import class_of
 from shotclock.weights.tiny import write_tiny_checkpoints
+from shotclock.weights.tiny_diffusion import write_tiny_diffusion_vae
 
 TINY = "tiny"
 TINY_SEED = 0
-TINY_SET = 2  # raised when weights/tiny.py writes another set
+TINY_SET = 3  # raised when another set is written
 TINY_SIZE, TINY_FRAMES = "256x160", 25
 TINY_HALVED = "256x128"  # where a recipe begins at half the size
 FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
@@ -37,6 +38,7 @@ MAX_SIZE_CHARACTERS = 16  # far beyond 8192x8192
 FILES = ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae")  # options that name a file of weights
 E = TypeVar("E", bound=StrEnum)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+DECODERS = {"conv": Kind.VIDEO_VAE_CONV, "diffusion": Kind.VIDEO_VAE_DIFFUSION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class Settings:
     distilled_lora: Path | None = None
     upscaler: Path | None = None
     duration_head: Path | None = None
+    decoder: str = "conv"
 
     @property
     def options(self) -> Options:
@@ -106,8 +109,18 @@ def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
         audio_vae=settings.audio_vae,
         text_encoder_wanted=settings.contexts is None,
         pinned_config=settings.pinned_config,
+        video_kind=video_kind(settings.decoder),
     )
-    return read_headers(found, pinned_config=settings.pinned_config)
+    return read_headers(found, pinned_config=settings.pinned_config, video_kind=video_kind(settings.decoder))
+
+
+def video_kind(decoder: str) -> Kind:
+    """The video VAE file of a decoder; raises :class:`RequestError` for another word."""
+    if decoder not in DECODERS:
+        raise RequestError(
+            f"decoder {decoder[:40]!r}", allowed=" or ".join(DECODERS), way_out="leave --decoder out for conv"
+        )
+    return DECODERS[decoder]
 
 
 def tiny_models(home: Path) -> Path:
@@ -119,12 +132,13 @@ def tiny_models(home: Path) -> Path:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home, prefix=".tiny-") as scratch:
             write_tiny_checkpoints(Path(scratch) / "set", TINY_SEED)
+            write_tiny_diffusion_vae(Path(scratch) / "set", TINY_SEED)
             if not folder.is_dir():  # another process may have been first: same seed, same bytes
                 (Path(scratch) / "set").rename(folder)
     except OSError as error:
         raise RunDirError(
             f"the built-in model cannot be written below {home}: {error.strerror or error}",
-            allowed="a folder with 14 MB free",
+            allowed="a folder with 18 MB free",
             way_out="set SHOTCLOCK_HOME to a folder that can be written",
         ) from error
     return folder
@@ -220,6 +234,7 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
         audio=scales(or_else(audio_cfg, recipe.audio_cfg), rescales[1]),
         legs_per_pass=settings.legs_per_pass or len(LegName),
         **given.fields(),
+        decoder=settings.decoder,
     )
 
 
@@ -278,6 +293,8 @@ def command(request: Request, settings: Settings) -> str:
         options["recipe"] = request.recipe
     if request.declared is not ModelClass.UNDECLARED:
         options["class"] = request.model_class
+    if request.decoder != "conv":
+        options["decoder"] = request.decoder
     for name in (*FILES, "audio", "distilled_lora", "upscaler"):
         if (path := getattr(settings, name)) is not None:
             options[name.replace("_", "-")] = path

@@ -113,10 +113,6 @@ class Begun:
 
     def latents(self, request: Request, stage: Stage) -> Latents:
         """Both streams before the stage's first step, in float32 on the CPU."""
-        tokens = [
-            (one.geometry.video_tokens + request.appended_tokens(one.geometry), one.geometry.audio_tokens)
-            for one in request.stages[: stage.number]
-        ]
         given = Conditioning(
             pictures=tuple(
                 Picture(latent=latent, frame=image.frame, strength=image.strength)
@@ -127,7 +123,17 @@ class Begun:
             video=None if self.upscaled is None else self.upscaled.float().cpu(),
             audio=None if self.left is None else self.left.audio.float().cpu(),
         )
-        return conditioned(stage.geometry, *stage_noise(tokens, request.seed), given, sigma=stage.begins_at)
+        return conditioned(
+            stage.geometry, *stage_noise(drawn_tokens(request, stage), request.seed), given, sigma=stage.begins_at
+        )
+
+
+def drawn_tokens(request: Request, stage: Stage) -> list[tuple[int, int]]:
+    """Video and audio tokens for which initial noise has been drawn when ``stage`` begins, stage by stage."""
+    return [
+        (one.geometry.video_tokens + request.appended_tokens(one.geometry), one.geometry.audio_tokens)
+        for one in request.stages[: stage.number]
+    ]
 
 
 def load_fused(

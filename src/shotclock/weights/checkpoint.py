@@ -1,6 +1,6 @@
 """A checkpoint: the four files of LTX-2.5, found in a folder by their headers, whatever they are called.
 
-Reads headers only. Chooses the convolutional video VAE. Never guesses between two files that would both do.
+Reads headers only. Chooses the video VAE of the wanted decoder. Never guesses between two files that would both do.
 """
 
 from __future__ import annotations
@@ -60,11 +60,15 @@ class CheckpointHeaders:
     audio_vae: Header
 
 
-PARTS = {  # field of Checkpoints -> kind of file
+PARTS = {  # field of Checkpoints -> kind of file; the video VAE where no other decoder is asked for
     "transformer": Kind.TRANSFORMER,
     "text_encoder": Kind.TEXT_ENCODER,
     "video_vae": Kind.VIDEO_VAE_CONV,
     "audio_vae": Kind.AUDIO_VAE,
+}
+OTHER_DECODER = {
+    Kind.VIDEO_VAE_CONV: (Kind.VIDEO_VAE_DIFFUSION, "diffusion"),
+    Kind.VIDEO_VAE_DIFFUSION: (Kind.VIDEO_VAE_CONV, "conv"),
 }
 
 
@@ -86,23 +90,25 @@ def find_checkpoints(
     audio_vae: Path | None = None,
     text_encoder_wanted: bool = True,
     pinned_config: bool = False,
+    video_kind: Kind = Kind.VIDEO_VAE_CONV,
 ) -> Checkpoints:
     """The four files in and below ``models``; a file that is named is taken and not looked for.
 
-    Each is checked with :func:`~shotclock.weights.require.require`. A folder may hold other files as well, and no text
-    encoder where none is wanted. Raises :class:`CheckpointError` where a part is missing, cannot be loaded, or is there
-    more than once.
+    Each is checked with :func:`~shotclock.weights.require.require`. A folder may hold other files as well, such as the
+    video VAE of the other decoder, and no text encoder where none is wanted. Raises :class:`CheckpointError` where a
+    part is missing, cannot be loaded, or is there more than once.
     """
     named = {"transformer": transformer, "text_encoder": text_encoder, "video_vae": video_vae, "audio_vae": audio_vae}
-    wanted = [part for part in PARTS if part != "text_encoder" or text_encoder_wanted]
+    kinds = kinds_of(video_kind)
+    wanted = {part: kind for part, kind in kinds.items() if part != "text_encoder" or text_encoder_wanted}
     candidates = [] if all(named[part] for part in wanted) else list(_candidates(models))
     paths: dict[str, Path] = {}
-    for part in wanted:
+    for part, kind in wanted.items():
         path = named[part]
         if path is None:
-            paths[part] = _choose(models, candidates, part, pinned_config=pinned_config)
+            paths[part] = _choose(models, candidates, kind, pinned_config=pinned_config)
         else:
-            require(read_header(path), PARTS[part], pinned_config=pinned_config)
+            require(read_header(path), kind, pinned_config=pinned_config)
             paths[part] = path
     return Checkpoints(
         transformer=paths["transformer"],
@@ -110,6 +116,11 @@ def find_checkpoints(
         video_vae=paths["video_vae"],
         audio_vae=paths["audio_vae"],
     )
+
+
+def kinds_of(video_kind: Kind) -> dict[str, Kind]:
+    """:data:`PARTS` with the video VAE of the wanted decoder."""
+    return PARTS | {"video_vae": video_kind}
 
 
 def find_part(models: Path, kind: Kind, named: Path | None, *, option: str) -> Header:
@@ -133,12 +144,15 @@ def find_part(models: Path, kind: Kind, named: Path | None, *, option: str) -> H
     )
 
 
-def read_headers(checkpoints: Checkpoints, *, pinned_config: bool = False) -> CheckpointHeaders:
+def read_headers(
+    checkpoints: Checkpoints, *, pinned_config: bool = False, video_kind: Kind = Kind.VIDEO_VAE_CONV
+) -> CheckpointHeaders:
     """Read and check the headers, and that the text encoder is the one of the transformer; no weight is read."""
+    kinds = kinds_of(video_kind)
 
     def checked(path: Path, part: str) -> Header:
         header = read_header(path)
-        require(header, PARTS[part], pinned_config=pinned_config)
+        require(header, kinds[part], pinned_config=pinned_config)
         return header
 
     text_encoder = checkpoints.text_encoder
@@ -172,8 +186,7 @@ def _candidates(models: Path) -> Iterator[_Candidate]:
             yield _Candidate(path=path, header=None, error=error)
 
 
-def _choose(models: Path, candidates: Sequence[_Candidate], part: str, *, pinned_config: bool) -> Path:
-    kind = PARTS[part]
+def _choose(models: Path, candidates: Sequence[_Candidate], kind: Kind, *, pinned_config: bool) -> Path:
     fitting: list[Path] = []
     refused: list[CheckpointError] = []
     for candidate in candidates:
@@ -187,31 +200,38 @@ def _choose(models: Path, candidates: Sequence[_Candidate], part: str, *, pinned
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise _several(models, fitting, part)
+        raise _several(models, fitting, kind)
     if len(refused) == 1:
         raise refused[0]
-    raise _none(models, candidates, refused, part)
+    raise _none(models, candidates, refused, kind)
 
 
-def _several(models: Path, fitting: Sequence[Path], part: str) -> CheckpointError:
+def _several(models: Path, fitting: Sequence[Path], kind: Kind) -> CheckpointError:
     names = ", ".join(str(path.relative_to(models)) for path in fitting[:NAMED])
-    alike = " (dev and distilled cannot be told apart by their headers)" if part == "transformer" else ""
+    alike = " (dev and distilled cannot be told apart by their headers)" if kind is Kind.TRANSFORMER else ""
     return CheckpointError(
-        f"{models} holds {len(fitting)} files that are {PARTS[part].words}: {names}{alike}",
+        f"{models} holds {len(fitting)} files that are {kind.words}: {names}{alike}",
         allowed="one file to choose from",
         way_out="leave one of them in that folder, or name the file itself",
     )
 
 
 def _none(
-    models: Path, candidates: Sequence[_Candidate], refused: Sequence[CheckpointError], part: str
+    models: Path, candidates: Sequence[_Candidate], refused: Sequence[CheckpointError], kind: Kind
 ) -> CheckpointError:
     broken = [candidate.error for candidate in candidates if candidate.error is not None]
     reasons = "; ".join(error.found for error in [*refused, *broken][:NAMED])
     others = ", ".join(str(item.path.relative_to(models)) for item in candidates if item.header is not None)
     seen = reasons or (f"{SUFFIX} files there: {others}" if others else f"no {SUFFIX} file is there")
     return CheckpointError(
-        f"no file below {models} is {PARTS[part].words} that can be loaded; {seen}",
-        allowed=f"one such file, as {PARTS[part].official_file}",
-        way_out="put it there, or name the file itself",
+        f"no file below {models} is {kind.words} that can be loaded; {seen}",
+        allowed=f"one such file, as {kind.official_file}",
+        way_out="put it there, or name the file itself" + _other_decoder(candidates, kind),
     )
+
+
+def _other_decoder(candidates: Sequence[_Candidate], kind: Kind) -> str:
+    """The option that takes the video VAE that is there, where the one that is wanted is not."""
+    other = OTHER_DECODER.get(kind)
+    there = {identify(one.header) for one in candidates if one.header is not None}
+    return f", or render with --decoder {other[1]}" if other is not None and other[0] in there else ""
