@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import submitit
+from once import Once
 from rich.console import Console
 
 from shotclock.cluster.queue import Line, Stage, last_words, read_lines, stage_of, table, to_json
@@ -76,7 +75,7 @@ def test_the_table_says_where_each_request_is(tmp_path: Path) -> None:
         ("bad", Stage.FAILED, 1, 0, 8, None, None),
     ]
     assert last_words(lines) == ["gone: not in the queue", "bad: out of memory"]
-    console = Console(width=120, record=True, file=Path(os.devnull).open("w"))
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(table(lines))
     shown = console.export_text()
     assert "between leases" in shown and "3/8" in shown and "8.0 s" in shown and "PASS" in shown
@@ -117,7 +116,7 @@ def test_a_folder_without_a_queue_and_one_that_is_taken_are_refused(tmp_path: Pa
     assert read_queue(tmp_path).requests[0].job_id == "1"
 
 
-def test_options_of_sbatch_are_for_slurm(tmp_path: Path) -> None:
+def test_options_of_sbatch_are_for_slurm() -> None:
     """Names with and without a value; nothing of it on the local cluster, no other cluster at all."""
     assert parse_sbatch(["gres=gpu:1", "--exclusive", "mem=8G"]) == {"gres": "gpu:1", "exclusive": True, "mem": "8G"}
     for bad in ("", "=1", "mem="):
@@ -129,26 +128,9 @@ def test_options_of_sbatch_are_for_slurm(tmp_path: Path) -> None:
         require_cluster("pbs", {}, None)
 
 
-class Once:
-    """Hands its first lease back; in the second it ends."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __call__(self) -> str:
-        if self.mark.exists():
-            return "done"
-        self.mark.touch()
-        signal.raise_signal(signal.SIGUSR2)
-        raise AssertionError("the handler ends the process")
-
-    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """The same again."""
-        return submitit.helpers.DelayedSubmission(self)
-
-
-def test_submitits_local_cluster_requeues_what_is_handed_back(tmp_path: Path) -> None:
+def test_submitits_local_cluster_requeues_what_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our executor, real processes: the first lease ends with the signal, the second with a result."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where the process finds `once`
     executor = executor_of(tmp_path, "local", "60s", None, {})
     job = executor.submit(Once(tmp_path / "mark"))
     queue = Queue.model_validate_json(

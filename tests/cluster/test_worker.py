@@ -19,7 +19,7 @@ from test_batch import DEFAULTS
 from fakes import FakeClock
 from shotclock.cluster.tally import read_tally
 from shotclock.cluster.worker import Clocks, Rules, Worker, has_begun, process_began_s
-from shotclock.errors import RenderFailed, RequestError
+from shotclock.errors import CheckpointError, RenderFailed, RequestError
 from shotclock.lease import Lease, Moment, resolve_lease
 
 RULES = Rules(lease="60s", on_overrun="snapshot", verify=False, embed=False, private=False)
@@ -113,7 +113,7 @@ def test_a_lease_that_is_always_over_is_given_up(home: Path, tmp_path: Path) -> 
 def test_what_another_lease_would_not_change_is_not_requeued(home: Path, tmp_path: Path) -> None:
     """A refusal and a failure end the job; the tally says why."""
     run = tmp_path / "run"
-    with submitits_handler(), pytest.raises(RequestError):
+    with submitits_handler(), pytest.raises(CheckpointError):
         worker(run, home, no_lease, models=str(tmp_path / "nowhere"))()
     tally = read_tally(run)
     assert tally is not None and tally.over and tally.said and "nowhere" in tally.said

@@ -1,6 +1,6 @@
 """How a submitted batch stands, request by request: read from its run folders and from the scheduler by job id.
 
-Reads and never writes. Imports no torch, so that a look takes no seconds.
+Reads and never writes.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import psutil
 from submitit import JobEnvironment
 from submitit.helpers import DelayedSubmission
 
-from shotclock.cluster.tally import begin_lease, close, end_lease
 from shotclock.errors import DoesNotFit, RenderStopped, RequestError, RunDirError, ShotclockError
 from shotclock.lease import Lease
 from shotclock.rundir import RunDir
@@ -78,6 +77,8 @@ class Worker:
         A lease that ends first is handed back: the process exits and the job waits for its next lease. Raises what
         ends the render for good.
         """
+        from shotclock.cluster.tally import begin_lease, close, end_lease  # torch, by way of the documents
+
         tally = begin_lease(self.run)
         try:
             outcome = self.attempt()
