@@ -25,6 +25,7 @@ from rich.console import Console
 from shotclock import __version__
 from shotclock.bench.command import bench
 from shotclock.errors import RequestError, ShotclockError
+from shotclock.profile.command import profile
 from shotclock.record.command import Question
 from shotclock.record.command import app as records
 from shotclock.record.report_command import report
@@ -604,6 +605,7 @@ def _told(command: Callable[..., Question]) -> Callable[..., None]:
 
 app.add_typer(records, name="record", result_callback=_answer)
 app.command("bench")(_told(bench))
+app.command("profile")(_told(profile))
 app.command("report")(_told(report))
 
 
