@@ -173,15 +173,16 @@ def together(model: Transformer, world: int) -> dict[str, list[Tensor]]:
     """What each rank of ``world`` finds, under the names of what it must equal."""
     everyone = distributed.group.WORLD
     found = {}
-    for per_pass in sorted({1, world, 4}):
+    for per_pass in sorted({1, world, 4} if world == 2 else {world}):
         of = guidance(per_pass)
         share = share_legs(passes_of(of), world, BLOCKS)
         legs = LegsOverRanks(model, everyone, share.homes)
         found[f"legs, {per_pass} a pass"] = loop(legs, of, boundary=0 if per_pass == world < 4 else None)
     tokens = SequenceParallel(model, everyone)
-    found |= forwards(tokens)
-    found["tokens, loop"] = loop(tokens, guidance(2), boundary=0)
-    if world == 4:
+    if world < 4:  # two divide what three do not, and the other way round
+        found |= forwards(tokens)
+        found["tokens, loop"] = loop(tokens, guidance(2), boundary=0)
+    else:
         share = share_legs(passes_of(guidance(4)), 2, BLOCKS)
         found["legs and tokens"] = loop(spread(model, Split(share=share, sequence=2, step=0.0)), guidance(4))
     return found

@@ -58,10 +58,14 @@ def test_every_rank_has_the_same_answer_bit_for_bit(found: dict[tuple[int, int],
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_legs_over_ranks_are_one_process_with_one_leg_a_pass(found: dict[tuple[int, int], Found], world: int) -> None:
-    """As many legs a pass as ranks, ranks that idle in a pass, and a loop that was left after the first pass."""
+    """As many legs a pass as ranks; two and three leave the loop after its first pass and go on."""
     alone = bits(found[1, 0]["loop, one leg a pass"])
     assert bits(found[world, 0][f"legs, {world} a pass"]) == alone
-    assert bits(found[world, 0]["legs, 1 a pass"]) == alone
+
+
+def test_a_rank_may_idle_in_a_pass(found: dict[tuple[int, int], Found]) -> None:
+    """One leg a pass on two ranks: each pass runs on one of them and is told to the other."""
+    assert bits(found[2, 0]["legs, 1 a pass"]) == bits(found[1, 0]["loop, one leg a pass"])
 
 
 def test_two_legs_a_rank_are_one_process_with_the_same_groups(found: dict[tuple[int, int], Found]) -> None:
@@ -71,14 +75,14 @@ def test_two_legs_a_rank_are_one_process_with_the_same_groups(found: dict[tuple[
     assert bits(groups) != bits(found[1, 0]["loop, one leg a pass"])
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("name", FORWARDS)
 def test_sequence_parallel_is_one_process(found: dict[tuple[int, int], Found], world: int, name: str) -> None:
     """Where tokens divide and where not, with masks, varied times and a prefix that a second pass forks from."""
     assert difference(found[world, 0][name], found[1, 0][name]) <= SEQUENCE_BOUND
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [2, 3])
 def test_sequence_parallel_loops_end_where_one_process_does(found: dict[tuple[int, int], Found], world: int) -> None:
     """A whole guided loop on 9 video tokens, left after its first pass and gone on with."""
     assert difference(found[world, 0]["tokens, loop"], found[1, 0]["loop, one leg a pass"]) <= SEQUENCE_BOUND
