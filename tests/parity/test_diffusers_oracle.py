@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 
 import pytest
 import torch
-from diffusers.models.transformers.transformer_ltx2 import LTX2VideoTransformer3DModel
 
 from fakes import random_transformer, tiny_config
+from shotclock.bench.library import library
 from shotclock.geometry import Geometry
 from shotclock.guidance import Leg, Perturbation
 from shotclock.latents import noise, text_to_video
 from shotclock.model.config import StreamShape, TransformerConfig
-from shotclock.model.transformer import Transformer
 from shotclock.render.denoise import prepare
 
 BOUND = 2e-6  # relative to the largest velocity
-RENAMED = (  # official names to the library's
-    (r"^patchify_proj", "proj_in"),
-    (r"^audio_patchify_proj", "audio_proj_in"),
-    (r"^av_ca_video_scale_shift_adaln_single", "av_cross_attn_video_scale_shift"),
-    (r"^av_ca_audio_scale_shift_adaln_single", "av_cross_attn_audio_scale_shift"),
-    (r"^av_ca_a2v_gate_adaln_single", "av_cross_attn_video_a2v_gate"),
-    (r"^av_ca_v2a_gate_adaln_single", "av_cross_attn_audio_v2a_gate"),
-    (r"^adaln_single", "time_embed"),
-    (r"^audio_adaln_single", "audio_time_embed"),
-    (r"^prompt_adaln_single", "prompt_adaln"),
-    (r"^audio_prompt_adaln_single", "audio_prompt_adaln"),
-    (r"scale_shift_table_a2v_ca_video", "video_a2v_cross_attn_scale_shift_table"),
-    (r"scale_shift_table_a2v_ca_audio", "audio_a2v_cross_attn_scale_shift_table"),
-    (r"\.q_norm\.", ".norm_q."),
-    (r"\.k_norm\.", ".norm_k."),
-)
-
-
-def library(model: Transformer) -> LTX2VideoTransformer3DModel:
-    """The library's class with our weights, loaded strictly."""
-    c = model.config
-    theirs = LTX2VideoTransformer3DModel(
-        in_channels=c.video_in,
-        out_channels=c.video_out,
-        num_attention_heads=c.video.heads,
-        attention_head_dim=c.video.head_dim,
-        cross_attention_dim=c.video_context,
-        audio_in_channels=c.audio_in,
-        audio_out_channels=c.audio_out,
-        audio_num_attention_heads=c.audio.heads,
-        audio_attention_head_dim=c.audio.head_dim,
-        audio_cross_attention_dim=c.audio_context,
-        num_layers=c.blocks,
-        **EXTRA,
-    )
-    state = {}
-    for name, value in model.state_dict().items():
-        for pattern, replacement in RENAMED:
-            name = re.sub(pattern, replacement, name)
-        state[name] = value
-    theirs.load_state_dict(state, strict=True)
-    return theirs.eval()
-
-
-EXTRA = {
-    "gated_attn": True,
-    "audio_gated_attn": True,
-    "cross_attn_mod": True,
-    "audio_cross_attn_mod": True,
-    "rope_type": "split",
-    "rope_double_precision": True,
-    "use_prompt_embeddings": False,
-    "perturbed_attn": True,
-    "ff_bias": False,
-    "audio_ff_bias": True,
-    "use_keyframes_abs_pos_embedding": True,
-}
 REAL = TransformerConfig(
     blocks=1,
     video=StreamShape(heads=32, head_dim=128),

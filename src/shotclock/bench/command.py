@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from shotclock.errors import RequestError
 from shotclock.record.command import AsJson, Question
 
 
 def bench(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished render.")],
-    oracle: Annotated[str, typer.Option(help="Command that reads JOB and writes into OUT: adapters/oracle_....py.")],
+    run: Annotated[
+        Path | None, typer.Argument(help="Folder of a finished render, for --oracle; without it steps are timed.")
+    ] = None,
+    oracle: Annotated[
+        str | None, typer.Option(help="Command that reads JOB and writes into OUT: adapters/oracle_....py.")
+    ] = None,
     limit_s: Annotated[float, typer.Option("--limit", min=1, help="Seconds after which the oracle is killed.")] = 3600,
     device: Annotated[str, typer.Option(help="cuda or cpu, for the oracle and for --per-step.")] = "cpu",
     decode: Annotated[
@@ -22,10 +27,34 @@ def bench(
     per_step: Annotated[
         bool, typer.Option("--per-step", help="Run our sampler once more: first forwards and every step compared.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the job and the oracle's files.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the job and the oracle's files; file for the steps' document.")
+    ] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Steps of tiny widths, in seconds on a CPU.")] = False,
+    geometry: Annotated[
+        list[str] | None, typer.Option(help="WIDTHxHEIGHTxFRAMES of a step; repeatable.", show_default="four sizes")
+    ] = None,
+    against: Annotated[list[str] | None, typer.Option(help="diffusers; repeatable.", show_default="diffusers")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of all sides, in alternating order.")] = 5,
+    quantise: Annotated[str | None, typer.Option(help="fp8: our step in float8 too, with its error.")] = None,
     as_json: AsJson = False,
 ) -> Question:
-    """Hold a finished render against another implementation, on the same checkpoint, contexts, noise and sigmas."""
+    """Time guided steps side by side; or hold a finished render against another implementation on the same inputs."""
+    if run is None:
+        from shotclock.bench.steps_asked import StepsAsked, ask_steps
+
+        steps = StepsAsked(
+            device=device,
+            tiny=tiny,
+            geometries=tuple(geometry or ()),
+            against=tuple(against or ("diffusers",)),
+            rounds=rounds,
+            quantise=quantise,
+            out=out,
+        )
+        return Question(ask=lambda _: ask_steps(steps, as_json=as_json), as_json=as_json)
+    if oracle is None:
+        raise RequestError(f"{run} without --oracle", allowed="a command that reads a job", way_out="--oracle COMMAND")
 
     def ask(home: Path) -> object:
         from shotclock.bench.oracle import Asked, ask_oracle
