@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from shotclock.record.benches import benches
 from shotclock.record.facts import MIN_N, Fact, Samples, missing
 from shotclock.record.ledger import Ledger, Record
 from shotclock.record.recipes import find_recipe
@@ -52,6 +53,7 @@ def benchmarks(root: Path) -> str:
     recipes = root / RECIPES
     parts = [INTRO, OWN, ""]
     parts += [CPU_NOTE, *_table(own, recipes)] if own else [NONE_OWN, ""]
+    parts += benches(root)
     parts += [SEEDS, *_table(reported, recipes)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
