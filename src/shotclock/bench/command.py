@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,19 +56,18 @@ def bench(
     if oracle is None:
         raise RequestError(f"{run} without --oracle", allowed="a command that reads a job", way_out="--oracle COMMAND")
 
+    asked = {"limit_s": limit_s, "decode": decode, "compile_blocks": compile_blocks, "per_step": per_step}
+    return _of_run(run, out, as_json=as_json, command=oracle, device=device, **asked)
+
+
+def _of_run(run: Path, out: Path | None, *, as_json: bool, **asked: Any) -> Question:
+    """The question whether another implementation gives the run's clip."""
+
     def ask(home: Path) -> object:
         from shotclock.bench.oracle import Asked, ask_oracle
         from shotclock.record.answers import Answer
 
-        asked = Asked(
-            command=oracle,
-            limit_s=limit_s,
-            device=device,
-            decode=decode,
-            compile_blocks=compile_blocks,
-            per_step=per_step,
-        )
-        found = ask_oracle(run, asked, home=home, out=out)
+        found = ask_oracle(run, Asked(**asked), home=home, out=out)
         return Answer(lines=found.lines(), document=found.to_json())
 
     return Question(ask=ask, as_json=as_json)  # type: ignore[arg-type]
