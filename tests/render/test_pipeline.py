@@ -77,7 +77,8 @@ def test_a_render_leaves_a_clip_that_is_what_was_asked(rendered: tuple[Path, Don
     names = {path.name for path in run.iterdir()} - {".lock", "attempt.json"}
     snapshots = {name for name in names if name.startswith("snapshot-0000")}
     expected = {"request.json", "plan.json", "contexts.safetensors", "events.jsonl", "latents.safetensors"}
-    assert names - snapshots == expected | {"memory.jsonl", "record.json", "clip.mp4", "clip.wav"}, "and no temporary file"
+    expected |= {"memory.jsonl", "record.json", "clip.mp4", "clip.wav"}
+    assert names - snapshots == expected, "and no temporary file"
     assert len(snapshots) == 2
 
 

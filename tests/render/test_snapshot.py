@@ -28,7 +28,7 @@ def state(step: int, legs: tuple[LegName, ...] = ()) -> State:
         audio=tensor[:, :2].clone(),
         video_x0=tensor + 1,
         audio_x0=tensor[:, :2].clone() + 1,
-        video_legs={leg: tensor + 2 for leg in legs},
+        video_legs={leg: tensor + 2 + number for number, leg in enumerate(legs)},
         audio_legs={leg: tensor[:, :2].clone() + 2 for leg in legs},
         carried={"generator": torch.arange(5, dtype=torch.uint8)},
     )

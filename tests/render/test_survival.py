@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import pytest
-from conftest import Zygote
+
+if TYPE_CHECKING:
+    from conftest import Zygote
 
 SMALL = ("--size=64x64", "--frames=9", "--steps=3", "--legs-per-pass=2", "--device=cpu", "--no-verify", "--quiet")
 PASSES = 6  # of SMALL
@@ -18,6 +21,8 @@ RESUMABLE, KILLED = 75, -signal.SIGKILL
 
 
 def render(zygote: Zygote, run: Path, *more: str, die: dict[str, Any] | None = None) -> int:
+    """The render that all tests share, its text encoded anew."""
+    shutil.rmtree(zygote.home / "prompts", ignore_errors=True)
     return zygote.run("render", "a red circle", "--run", str(run), *SMALL, *more, log=run.with_suffix(".log"), die=die)
 
 

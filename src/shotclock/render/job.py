@@ -19,7 +19,6 @@ from shotclock.request import Request
 from shotclock.rundir import RunDir
 from shotclock.weights.checkpoint import CheckpointHeaders
 
-
 DRAFT = "draft"  # of ``on_overrun``: a marked clip of the last finished step, where a lease ends
 
 
