@@ -15,7 +15,7 @@ demo: .venv/installed  ## render a clip with the built-in model and say where it
 	rm -rf demo
 	@# Exit code 4: rendered, and the verdict is FAIL, as it has to be on the noise that random weights make.
 	$(BIN)/shotclock render "$(PROMPT)" --run demo || [ $$? -eq 4 ]
-	@echo "the clip: $(CURDIR)/demo/clip.mp4, its verdict in numbers: demo/verdict.json, the suspicious frames: demo/sheet.png"
+	@echo "the clip, noise from random weights: $(CURDIR)/demo/clip.mp4, its verdict in numbers: demo/verdict.json, the suspicious frames: demo/sheet.png"
 
 test: lint  ## lint, types, import contracts, then the tests with coverage
 	$(BIN)/coverage run -m pytest

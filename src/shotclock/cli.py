@@ -24,7 +24,7 @@ from rich.console import Console
 
 from shotclock import __version__
 from shotclock.bench.command import bench
-from shotclock.errors import RequestError, ShotclockError
+from shotclock.errors import EXIT_VERDICT, RequestError, ShotclockError
 from shotclock.profile.command import profile
 from shotclock.record.command import Question
 from shotclock.record.command import app as records
@@ -469,7 +469,7 @@ def _end(outcome: Outcome | None, *, quiet: bool, as_json: bool) -> None:
     elif not quiet:
         typer.echo(outcome.clip)
     if outcome.verdict == "FAIL":
-        raise typer.Exit(4)
+        raise typer.Exit(EXIT_VERDICT)
 
 
 @app.command()

@@ -6,23 +6,24 @@ The render itself knows none of them: it is handed :func:`finish`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import shotclock
 from shotclock.errors import DoesNotFit, ShotclockError
 from shotclock.lease import Lease
-from shotclock.plan import reach
-from shotclock.plan.ledger import DENOISE
 from shotclock.record.derive import run_id
 from shotclock.record.essence import write_tag
 from shotclock.record.folder import read_folder
-from shotclock.record.ledger import record_refusal, write_record
+from shotclock.record.ledger import Ledger, record_refusal, write_record
 from shotclock.record.machine import examine
-from shotclock.record.runfacts import Rung, Term
+from shotclock.record.runfacts import Term
+from shotclock.record.rungs import rejected_rungs
+from shotclock.record.show import history_warnings
 from shotclock.render.job import Judged
 from shotclock.request import read_request
 from shotclock.rundir import RunDir
@@ -35,13 +36,22 @@ def finish(path: Path, *, verify: bool, embed: bool) -> Judged:
     """Tag the clip of a run folder with the run that made it, and judge it; raises what either raises."""
     run = RunDir(path)
     if embed and run.events.is_file() and run.clip.is_file():  # a rehearsal has no events, a stopped run no clip
-        first = read_folder(path).attempts[0].begins
-        request = read_request(run.request.read_text())
-        write_tag(run.clip, run=run_id(first), request_sha256=request.digest, version=shotclock.__version__)
+        attempts = read_folder(path).attempts
+        write_tag(
+            run.clip,
+            run=run_id(attempts[0].begins),
+            request_sha256=read_request(run.request.read_text()).digest,
+            version=shotclock.__version__,
+            seams=tuple(_seam(line) for attempt in attempts for line in attempt.of("Seam")),
+        )
     if not verify:
         return Judged(outcome="NOT JUDGED", lines=("no verdict: --no-verify",))
     verdict = judge_run(path, sheet=run.sheet)
     return Judged(outcome=str(verdict.outcome), lines=tuple(verdict.lines()))
+
+
+def _seam(line: Mapping[str, Any]) -> str:
+    return f"after step {line['step']}: {', '.join(sorted(line['differs']))}"
 
 
 @contextmanager
@@ -71,7 +81,7 @@ def _warned() -> Iterator[None]:
 
 
 def _record(path: Path, home: Path, lease: Lease, *, began_s: float, private: bool, job: str | None) -> None:
-    write_record(
+    entry = write_record(
         path,
         home,
         examine(device_index=_device_index()),
@@ -80,6 +90,11 @@ def _record(path: Path, home: Path, lease: Lease, *, began_s: float, private: bo
         lease_source=lease.source,
         lease_s=lease.length_s(began_s),
     )
+    records = Ledger.of(home).records()
+    mine = [record for record in records if record.entry["n"] == entry["n"]]
+    earlier = [record for record in records if record.entry["n"] < entry["n"]]
+    for line in history_warnings(mine[0], earlier) if mine else ():
+        logger.warning(line)
 
 
 def _refusal(home: Path, refused: DoesNotFit, *, private: bool, job: str | None) -> None:
@@ -93,20 +108,10 @@ def _refusal(home: Path, refused: DoesNotFit, *, private: bool, job: str | None)
         request_sha256=refused.request.digest,
         error=refused,
         private=private,
-        rejected=tuple(_rung(rung) for rung in refused.forecast.reach.rejected),
+        rejected=rejected_rungs(refused.forecast.reach.rejected),
         terms=tuple(Term(name=row.name, seconds=row.estimate.typical_s) for row in ledger.rows),
         budget_s=ledger.lease_s,
         job=job,
-    )
-
-
-def _rung(rung: reach.Rung) -> Rung:
-    return Rung(
-        geometry=str(rung.geometry),
-        video_tokens=rung.geometry.video_tokens,
-        needs_s=rung.ledger.row(DENOISE).typical_s,
-        leaves_s=rung.ledger.leaves_s(DENOISE),
-        line=rung.line(),
     )
 
 

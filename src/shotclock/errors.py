@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+EXIT_VERDICT, EXIT_RESUME, EXIT_MEMORY_FLOOR, EXIT_OVERRUN = 4, 75, 90, 92  # beside those of the errors below
+
 
 class ShotclockError(Exception):
     """A refusal or failure in the user's terms: ``found``, ``allowed`` and ``way_out`` are sentences with numbers."""

@@ -193,7 +193,7 @@ def test_a_wrong_number_of_forwards_is_no_success(
     real = sample.forwards_left
     monkeypatch.setattr(sample, "forwards_left", lambda *of: real(*of) + Counter(cond=1))
     with pytest.raises(RenderFailed, match="forwards ran"):
-        pipeline.produce(made, journal())
+        pipeline.produce(made, journal(), SimpleNamespace())  # no rehearsal: the gate is not asked
     assert not made.run.latents.exists()
 
 

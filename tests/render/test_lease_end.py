@@ -103,6 +103,18 @@ def test_a_rehearsal_comes_before_the_first_forward_and_leaves_nothing(whole: Pa
     assert not (whole / ".rehearsal").exists() and phases[-1] == "verify"
 
 
+def test_a_rehearsal_narrows_a_guessed_tail(whole: Path) -> None:
+    """Both the notice and every projection from then on have the narrower tail; on a clock of a second a reading."""
+    said = next(line["text"] for line in log(whole) if line.get("text", "").startswith("tail after the rehearsal"))
+    planned = json.loads((whole / "plan.json").read_text())["forecast"]["tail"]
+    tails = {(line["tail_s"], line["tail_high_s"]) for line in log(whole) if line["event"] == "Projected"}
+    assert len(tails) == 1 and "guesses within what the rehearsal allows" in said
+    typical_s, high_s = tails.pop()
+    # Four parts of one reading each: half of 4 s at least, 1.5 (1 + 9 + 2 (1 + 1)) s at most.
+    assert typical_s == max(min(planned["typical_s"], 21.0), 2.0)
+    assert high_s == max(min(planned["high_s"], 21.0), 2.0)
+
+
 def test_a_lease_that_ends_in_between_leaves_a_snapshot_and_the_next_goes_on(
     whole: Path, home: Path, tmp_path: Path
 ) -> None:

@@ -175,6 +175,8 @@ def test_other_numerics_are_refused_and_a_seam_is_written(zygote: Zygote, tmp_pa
     assert resume(zygote, run, "--accept-seam") == 0, said(run)
     seams = [one for one in log(run) if one["event"] == "Seam"]
     assert len(seams) == 1 and seams[0]["differs"]["dtype"] == ["float32", "bfloat16"]
+    with av.open(run / "clip.mp4") as clip:
+        assert json.loads(clip.metadata["comment"])["seams"] == ["after step 2: dtype"]
 
 
 def test_another_request_or_context_is_another_clip(zygote: Zygote, tmp_path: Path) -> None:

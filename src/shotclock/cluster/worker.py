@@ -18,14 +18,13 @@ import psutil
 from submitit import JobEnvironment
 from submitit.helpers import DelayedSubmission
 
-from shotclock.errors import DoesNotFit, RenderStopped, RequestError, RunDirError, ShotclockError
+from shotclock.errors import EXIT_RESUME, DoesNotFit, RenderStopped, RequestError, RunDirError, ShotclockError
 from shotclock.lease import Lease
 from shotclock.rundir import RunDir
 
 if TYPE_CHECKING:
     from shotclock.render.job import Outcome
 
-EXIT_RESUME = 75  # the lease ended, and another goes on
 ReadLease = Callable[[float, str | None, str | None], Lease]  # began_s, length, end: the environment is the caller's
 
 

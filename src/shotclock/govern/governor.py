@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from shotclock.errors import EXIT_OVERRUN, EXIT_RESUME
 from shotclock.events import Event, PassBegins, PassEnds, Phase, PhaseBegins, StepEnds
 from shotclock.govern.expected import Expected
 from shotclock.govern.observed import ChangePoint, Observed, Pace
@@ -21,7 +22,6 @@ from shotclock.plan.law import kind_of
 
 MIN_PASSES = 3  # warm passes below which a projection is provisional and stops nothing; as in observed.WINDOW
 WARM_UP_RATIO = 10.0  # declared bound where no law has measured one; 9 to 15 times were reported (users.md, row 15)
-EXIT_RESUME, EXIT_OVERRUN = 75, 92  # design.md, exit codes
 TAIL_BEGINS = Phase.LOAD_DECODERS  # decoding is refused here or not at all
 
 
@@ -202,6 +202,10 @@ class Governor:
             case _:
                 pass
         return Go(projection=self.project(t_s))
+
+    def expect_tail(self, tail: Estimate) -> None:
+        """What follows the last forward, known better than at the start."""
+        self._outlook = replace(self._outlook, tail=tail)
 
     def step_ended(self) -> None:
         """A step is complete; said by :class:`StepEnds`, or by who has no state to show."""

@@ -18,14 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-from shotclock.errors import RequestError
+from shotclock.errors import EXIT_MEMORY_FLOOR, EXIT_OVERRUN, RequestError
 from shotclock.events import PassBegins, PassEnds
-from shotclock.govern.governor import EXIT_OVERRUN, Governor, OnOverrun, Outlook, Stop
+from shotclock.govern.governor import Governor, OnOverrun, Outlook, Stop
 from shotclock.govern.meter import Reading
 from shotclock.guidance import LegName, Pass
 from shotclock.plan.estimate import Estimate, exactly
 
-EXIT_MEMORY_FLOOR = 90
 GRACE_S = 5.0  # between SIGTERM and SIGKILL; with the reading of the output it stays under 10 s
 POLL_S = 0.2
 PROGRESS = r"(?P<done>\d+)\s*/\s*(?P<total>\d+)"  # what progress bars print

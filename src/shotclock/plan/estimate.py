@@ -67,6 +67,12 @@ def total(parts: Iterable[Estimate], source: str) -> Estimate:
     )
 
 
+def within(estimate: Estimate, low_s: float, high_s: float, source: str) -> Estimate:
+    """All three ends of ``estimate``, none of them outside of ``low_s`` to ``high_s``."""
+    low, typical, high = (min(max(one, low_s), high_s) for one in (estimate.low_s, estimate.typical_s, estimate.high_s))
+    return Estimate(low_s=low, typical_s=typical, high_s=high, source=source)
+
+
 def floor_of(flops: float, rate_flops_per_s: float) -> Estimate:
     """What the arithmetic takes at a measured matrix rate: less than this cannot be, how much more is not known."""
     assert rate_flops_per_s > 0, "a measured rate"

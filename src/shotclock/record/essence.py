@@ -22,16 +22,21 @@ MOVIE_TIMESCALE = "48000"  # finer than milliseconds, so that the durations of t
 
 
 class Tag(Strict):
-    """The ``comment`` of a clip: which run, which request, which packets."""
+    """The ``comment`` of a clip: which run, which request, which packets, and the numerics that changed on the way.
+
+    ``seams`` names, for each seam, the step before it and the fields that differ: "after step 12: torch". Empty for a
+    clip that one fingerprint made.
+    """
 
     shotclock: str
     run: str
     request_sha256: str
     packets_sha256: str
+    seams: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Compact, for a metadata tag."""
-        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True, separators=(",", ":"))
 
 
 def packets_sha256(clip: Path) -> str:
@@ -62,12 +67,14 @@ def packets_sha256(clip: Path) -> str:
     ).hexdigest()
 
 
-def write_tag(clip: Path, *, run: str, request_sha256: str, version: str) -> Tag:
+def write_tag(clip: Path, *, run: str, request_sha256: str, version: str, seams: tuple[str, ...] = ()) -> Tag:
     """Put the tag into ``clip`` by copying its packets into a new file that takes its place, whole or not at all.
 
     Raises :class:`RenderFailed` where the copy's packets are not the same: then the clip is as it was.
     """
-    tag = Tag(shotclock=version, run=run, request_sha256=request_sha256, packets_sha256=packets_sha256(clip))
+    tag = Tag(
+        shotclock=version, run=run, request_sha256=request_sha256, packets_sha256=packets_sha256(clip), seams=seams
+    )
     try:
         with aside(clip) as copy:
             remux(clip, copy, comment=tag.to_json())

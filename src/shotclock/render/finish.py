@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -142,7 +142,28 @@ def counted(groups: Frames, total: int, journal: Journal) -> Frames:
         journal.say(Progress(phase=Phase.DECODE_VIDEO, done=done, total=total))
 
 
-def rehearse(job: Job) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """Seconds of the tail's parts on one latent frame: loading, sound, pictures with the mp4, verdict."""
+
+    load_s: float
+    sound_s: float
+    pictures_s: float
+    judge_s: float
+
+    def tail(self, geometry: Geometry) -> tuple[float, float]:
+        """Bounds of the whole tail: half of what was seen (files are cached by then), and each part in proportion.
+
+        Sound grows with its latents, pictures and verdict with theirs, loading not at all; the upper end has half as
+        much again on top.
+        """
+        parts = self.load_s, self.sound_s, self.pictures_s, self.judge_s
+        grown = self.load_s + self.sound_s * geometry.audio_frames
+        grown += (self.pictures_s + self.judge_s) * geometry.latent_frames
+        return 0.5 * sum(parts), 1.5 * grown
+
+
+def rehearse(job: Job, now_s: Callable[[], float]) -> Rehearsed:
     """Load every later-stage weight but the transformer's, decode, mux and judge one latent frame, see the disk.
 
     The pictures are those of noise and the verdict on them does not count: only that there is one. Raises what the
@@ -153,13 +174,13 @@ def rehearse(job: Job) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
-        _rehearse_in(RunDir(folder), job)
+        return _rehearse_in(RunDir(folder), job, now_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         release(job.device)
 
 
-def _rehearse_in(run: RunDir, job: Job) -> None:
+def _rehearse_in(run: RunDir, job: Job, now_s: Callable[[], float]) -> Rehearsed:
     request = job.request.model_copy(update={"frames": 1})
     geometry = request.geometry
     video_noise, audio_noise = noise(geometry, job.request.seed)
@@ -167,17 +188,27 @@ def _rehearse_in(run: RunDir, job: Job) -> None:
         half = halved(geometry)
         upscaler = Upscaler.load(job.given.upscaler, job.headers.video_vae, device=job.device, dtype=job.dtype)
         upscaler.upscale(unpatchify_video(noise(half, job.request.seed)[0], half))
+    begun_s = now_s()
     decoders = load_decoders(job.headers, job.device, job.dtype)
+    loaded_s = now_s()
     latent = unpatchify_video(video_noise.to(job.device, job.dtype), geometry)
     pictures = decoders.pictures(latent, noise_stream(job.request, job.request.stages[-1]))
     tiles = pictures.planned(job.request.geometry)
     wave, rate = heard(job.run, job.request, decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
     write_wav(run.wave, wave, rate)
+    heard_s = now_s()
     write_clip(run.clip, pictures.frames(tiles), fps=geometry.fps, wave=wave, sample_rate=rate, comment="")
+    shown_s = now_s()
     if job.judge is not None:
         write_aside(run.request, request.to_json().encode())
         write_aside(run.plan, job.plan.to_json().encode())
         job.judge(run.path)
+    return Rehearsed(
+        load_s=loaded_s - begun_s,
+        sound_s=heard_s - loaded_s,
+        pictures_s=shown_s - heard_s,
+        judge_s=now_s() - shown_s,
+    )
 
 
 def require_disk(job: Job) -> None:
@@ -198,7 +229,7 @@ def require_disk(job: Job) -> None:
 
 
 def draft_mark(group: UInt8[Tensor, "t height width 3"]) -> UInt8[Tensor, "t height width 3"]:
-    """A striped corner and a frame around it: burnt in, so that a draft is never taken for the clip."""
+    """A striped corner, burnt in, so that a draft is never taken for the clip."""
     side = max(16, min(group.shape[1], group.shape[2]) // 6)
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     corner = rows + columns < side

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shotclock.errors import RenderStopped
+from shotclock.errors import EXIT_MEMORY_FLOOR, EXIT_RESUME, RenderStopped
 from shotclock.events import PassBegins, Phase, PhaseBegins, Progress, StepEnds
 from shotclock.govern.governor import Governor, OnOverrun, Outlook, Projection, Reason, Stop
 from shotclock.govern.meter import Meter, Reading, default_floor_bytes
-from shotclock.plan.estimate import total
+from shotclock.plan.estimate import Estimate, total, within
 from shotclock.plan.law import kind_of
+from shotclock.plan.ledger import Basis
+from shotclock.plan.pricing import TAIL
 from shotclock.recipes import all_passes
-from shotclock.render.interrupt import EXIT_RESUME, Interrupts
+from shotclock.render.interrupt import Interrupts
 from shotclock.render.job import Job, Times
 from shotclock.render.journal import Tick
 
-EXIT_MEMORY_FLOOR = 90
 WARM_UP_RATIO = 10.0  # declared bound where no law has measured one (users.md, row 15)
 SAVING = (PhaseBegins(phase=Phase.SNAPSHOT), PhaseBegins(phase=Phase.SAVE_LATENTS))  # what is never refused
 
@@ -49,6 +50,15 @@ class Gate:
             raise governor_stop(judged)
         if isinstance(tick.event, PassBegins | PhaseBegins | Progress) and tick.event not in SAVING:
             self._stop_for_others()
+
+    def rehearsed(self, low_s: float, high_s: float) -> Estimate | None:
+        """Narrow the tail by bounds that a rehearsal measured, where it rests on guesses; None where it does not."""
+        rows = [row for row in self._job.foreseen.ledger.rows if row.name in TAIL]
+        if not any(row.basis is Basis.GUESS for row in rows):
+            return None
+        tail = within(self._job.foreseen.tail, low_s, high_s, "guesses within what the rehearsal allows")
+        self._governor.expect_tail(tail)
+        return tail
 
     def _stop_for_others(self) -> None:
         if self._interrupts.asked is not None:

@@ -11,8 +11,9 @@ import signal
 import threading
 from types import FrameType
 
+from shotclock.errors import EXIT_RESUME
+
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # a scheduler, a person, Slurm's --signal=USR2
-EXIT_RESUME = 75  # every finished forward is in a snapshot already
 
 
 class Interrupts:
@@ -46,7 +47,7 @@ class Interrupts:
             if data[0] not in ASKED:
                 continue
             if self.asked is not None:
-                os._exit(EXIT_RESUME)
+                os._exit(EXIT_RESUME)  # every finished forward is in a snapshot already
             self.asked = signal.Signals(data[0]).name
 
 

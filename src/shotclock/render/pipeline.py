@@ -69,7 +69,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             start_s=times.began_s,
             listeners=listeners,
         )
-        journal.gate = Gate(job, times, interrupts, meter, journal.write)
+        gate = journal.gate = Gate(job, times, interrupts, meter, journal.write)
         journal.write(first_line)
         try:
             for phase, start_s, end_s in (
@@ -80,7 +80,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
                 journal.say(PhaseEnds(phase=phase), at_s=end_s)
             require_memory(meter, journal)
             with meter:
-                outcome = produce(job, journal)
+                outcome = produce(job, journal, gate)
             demand = demand_of(meter.readings)
             journal.say(Notice(text=demand.line() if demand else "memory: NO READINGS"))
             journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json() | _memory_line(meter))
@@ -128,7 +128,7 @@ def _memory_line(meter: Meter) -> dict[str, Any]:
     return {"memory": None if demand is None else asdict(demand) | {"own_demand_bytes": demand.own_demand_bytes}}
 
 
-def produce(job: Job, journal: Journal) -> Outcome:
+def produce(job: Job, journal: Journal, gate: Gate) -> Outcome:
     """All stages that the run folder does not hold yet."""
     forwards: dict[str, int] = {}
     pass_s: tuple[float, ...] = ()
@@ -137,7 +137,7 @@ def produce(job: Job, journal: Journal) -> Outcome:
         if state is None:
             contexts = contexts_of(job, journal)
             encoded = condition(job, journal)
-            rehearse_if_worth(job, journal)
+            rehearse_if_worth(job, journal, gate)
             state, forwards, pass_s = sample(job, journal, contexts, encoded)
             del contexts
         if not (job.run.clip.is_file() and job.run.wave.is_file()):
@@ -184,8 +184,8 @@ def condition(job: Job, journal: Journal) -> Encoded:
     return encoded
 
 
-def rehearse_if_worth(job: Job, journal: Journal) -> None:
-    """Rehearse the tail before the first forward, unless it costs too large a share of the render."""
+def rehearse_if_worth(job: Job, journal: Journal, gate: Gate) -> None:
+    """Rehearse the tail before the first forward, unless it costs too large a share of the render; learn from it."""
     if newest_snapshot(job.run) is not None:
         return
     ledger = job.foreseen.ledger
@@ -197,4 +197,6 @@ def rehearse_if_worth(job: Job, journal: Journal) -> None:
         journal.say(Notice(text=f"no rehearsal: {share}; --rehearse always has one"))
     else:
         with journal.phase(Phase.REHEARSE):
-            rehearse(job)
+            seen = rehearse(job, journal.now_s)
+        if (tail := gate.rehearsed(*seen.tail(job.request.geometry))) is not None:
+            journal.say(Notice(text=f"tail after the rehearsal: {tail}"))

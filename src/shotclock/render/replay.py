@@ -12,13 +12,12 @@ from shotclock.plan.planner import Plan
 from shotclock.render.contexts import read_contexts
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.given import Given, read_media
+from shotclock.render.settings import DTYPES
 from shotclock.render.snapshot import placed, read_snapshot, snapshots, tensors_of
 from shotclock.render.stages import Begun, encode_media, load_fused, stage_at, to_render, to_stage
 from shotclock.request import Request
 from shotclock.rundir import RunDir
 from shotclock.weights.checkpoint import CheckpointHeaders
-
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def replay(

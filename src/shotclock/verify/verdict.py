@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from shotclock.errors import EXIT_VERDICT
 from shotclock.verify.document import VerdictDocument
 from shotclock.verify.expectation import Expectation
 from shotclock.verify.finite import NonFinite
 from shotclock.verify.rules import Finding, Outcome, Rule, find, worst
 from shotclock.verify.thresholds import NOT_JUDGED, RULES
 
-EXIT_PASS, EXIT_FAIL = 0, 4  # design.md exit codes
+EXIT_PASS, EXIT_FAIL = 0, EXIT_VERDICT
 ARMS = ("container", "pixels", "audio", "stages")
 SEED_NUMBERS = (  # the seeds' report, in their order
     ("distinct frame hashes", "distinct_frames", "{:.0f}"),
