@@ -159,6 +159,22 @@ def test_weights_are_views_of_one_mapping_of_the_file() -> None:
     assert len(storages) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_encoder_by_layer_has_the_bits_of_one_loaded_whole(dtype: torch.dtype) -> None:
+    """And between two prompts every layer lies in the file's mapping, as stored."""
+    header = read_header(TEXT_FILE)
+    with TextEncoder.load(header, device=CPU, dtype=dtype) as whole, torch.inference_mode():
+        expected = whole.encode(["fox", "a red circle"])
+    with TextEncoder.load(header, device=CPU, dtype=dtype, by_layer=True) as opened, torch.inference_mode():
+        found = opened.encode(["fox", "a red circle"])
+        assert opened._modules is not None
+        layers = opened._modules[0].layers
+        assert {weight.dtype for weight in layers.parameters()} == {torch.bfloat16}
+        assert len({weight.untyped_storage().data_ptr() for weight in layers.parameters()}) == 1
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours.video, theirs.video) and torch.equal(ours.audio, theirs.audio)
+
+
 def test_rope_frequencies_stay_float32_in_a_bfloat16_encoder() -> None:
     """Buffers that no file holds are made anew, not cast with the weights."""
     header = read_header(TEXT_FILE)

@@ -18,6 +18,7 @@ from shotclock.weights.identity import DIT
 from shotclock.weights.load import load_module
 from shotclock.weights.lora import Lora, fuse, parse_lora, read_lora
 
+CPU = torch.device("cpu")
 LAYER = "transformer_blocks.0.attn1.to_q"
 
 
@@ -35,7 +36,7 @@ def loaded(header: Header, dtype: torch.dtype | None) -> Transformer:
     with torch.device("meta"):
         model = Transformer(transformer_config(transformer_settings(header, pinned_config=False)))
     names = {key: key.removeprefix(DIT) for key in header.tensors if "_connector." not in key}
-    load_module(model, header, names, device=torch.device("cpu"), dtype=dtype)
+    load_module(model, header, names, device=CPU, dtype=dtype)
     return model.requires_grad_(False)
 
 
@@ -88,7 +89,7 @@ def test_several_are_summed_in_float32_and_rounded_once(
     one = read_lora(written(tmp_path / "one.safetensors", kohya), -0.7, transformer)
     two = read_lora(distilled, 0.5, transformer)
     before, model = loaded(transformer, dtype), loaded(transformer, dtype)
-    assert fuse(model, [one, two]) == 164
+    assert fuse(model, [one, two], CPU) == 164
     tensors = load_file(distilled)
     for name, weight in model.named_parameters():
         base = dict(before.named_parameters())[name]
@@ -110,7 +111,7 @@ def test_several_are_summed_in_float32_and_rounded_once(
 def test_fusing_changes_no_file(transformer: Header, distilled: Path) -> None:
     """Weights on the CPU are views of the file: writing to them must stay in this process."""
     before = transformer.path.read_bytes()
-    fuse(loaded(transformer, None), [read_lora(distilled, 1.0, transformer)])
+    fuse(loaded(transformer, None), [read_lora(distilled, 1.0, transformer)], CPU)
     assert transformer.path.read_bytes() == before
 
 
@@ -172,7 +173,7 @@ def test_order_of_fusing_does_not_matter(transformer: Header, distilled: Path, t
     a = read_lora(distilled, 0.5, transformer)
     b: Lora = replace(read_lora(written(tmp_path / "b.safetensors", pair(seed=3)), 1.0, transformer), strength=0.3)
     models = [loaded(transformer, torch.float32) for _ in range(2)]
-    fuse(models[0], [a, b])
-    fuse(models[1], [b, a])
+    fuse(models[0], [a, b], CPU)
+    fuse(models[1], [b, a], CPU)
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-6)

@@ -170,3 +170,22 @@ def test_loading_takes_little_longer_than_reading(tmp_path: Path) -> None:
         load.append(time.perf_counter() - begun)
         del loaded
     assert min(load[1:]) <= 1.3 * min(raw[1:])
+
+
+def test_a_long_read_says_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
+    """Reported by the thread that waits, never backwards; what the listener raises ends the read."""
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)) * 64)
+    segments = [Segment(start=0, nbytes=path.stat().st_size)]
+    ring = Ring(readers=1, buffers=1, chunk_bytes=16)
+    seen: list[tuple[int, int]] = []
+    read_segments(path, segments, device=CPU, ring=ring, progress=lambda *said: seen.append(said), every_s=0.0)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert all(0 <= done <= total == 2**14 for done, total in seen)
+
+    def stop(_done: int, _total: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        for _ in range(1000):  # a read that is over before anybody waits says nothing
+            read_segments(path, segments, device=CPU, ring=ring, progress=stop, every_s=0.0)

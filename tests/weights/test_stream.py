@@ -181,10 +181,17 @@ def test_a_file_streams_as_it_loads(tiny: Checkpoints) -> None:
         whole = load_transformer(header, device=CPU, dtype=dtype, pinned_config=False)
         blocks = len(whole.transformer_blocks)
         apart = load_apart(
-            header, device=CPU, dtype=dtype, pinned_config=False, on_host=streamed_blocks(blocks, blocks - 1)
+            header,
+            device=CPU,
+            dtype=dtype,
+            pinned_config=False,
+            on_host=streamed_blocks(blocks, blocks - 1),
+            as_stored=True,
         )
         assert apart.state_dict().keys() == whole.state_dict().keys()
-        stream(apart, CPU, HostCopies(), resident=blocks - 1, from_file=True)
+        stored = {p.dtype for n, p in apart.transformer_blocks[0].named_parameters() if "." in n}
+        assert stored == {torch.bfloat16}, "as in the file: nothing was read or cast"
+        stream(apart, CPU, HostCopies(), resident=blocks - 1, from_file=True, dtype=dtype)
         leg = Guidance(
             video=Guider(cfg=1.0, stg=0.0, modality=1.0, rescale=0.0, stg_blocks=()),
             audio=Guider(cfg=1.0, stg=0.0, modality=1.0, rescale=0.0, stg_blocks=()),

@@ -13,9 +13,10 @@ from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance
 from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig
+from shotclock.plan.copies import Copies
 from shotclock.plan.estimate import exactly
 from shotclock.plan.foreseen import Demand, Foreseen
-from shotclock.plan.law import Law, LawKey, Timings, curve_of, fit_law
+from shotclock.plan.law import RESIDENT, Law, LawKey, Timings, curve_of, fit_law
 from shotclock.plan.ledger import DENOISE, Fit, Ledger, default_reserve_s
 from shotclock.plan.memory import Needs
 from shotclock.plan.options import Option, Pricing, fewer_legs, fewer_steps
@@ -37,6 +38,7 @@ from shotclock.plan.pricing import (
     Work,
     joined,
 )
+from shotclock.plan.rate import WARM_SHARE
 from shotclock.plan.reach import Reach, Refuses, Share, search, split
 from shotclock.plan.stages import Stages
 from shotclock.plan.store import Known
@@ -65,6 +67,7 @@ class Case:
     cached_shares: Mapping[str, float]
     decode_flops: Callable[[Geometry], int]
     needs: Needs
+    copies: Copies | None = None
 
     def work(self, passes_done: int = 0) -> Work:
         """The passes of the wish."""
@@ -107,6 +110,8 @@ class Forecast:
     def lines(self) -> list[str]:
         """What a person reads before a render: law, ledger, memory, leases."""
         said = [*self.document.law_said, *self.ledger.lines(), *(one.line() for one in self.document.memory)]
+        said += self.document.placement.lines() if self.document.placement is not None else []
+        said += [f"page cache: {cached_line(self.case.cached_shares)}"] if self.case.cached_shares else []
         if len(self.shares) > 1:
             passes = ", ".join(str(share.passes) for share in self.shares)
             said.append(f"leases: {len(self.shares)} of {self.ledger.lease_s or 0:,.0f} s, with {passes} passes")
@@ -135,6 +140,7 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
 
     ``leases`` is how many leases the user accepts, None any number. Nothing is refused here: see :meth:`require`.
     """
+    known, copies = _streamed(case, known)
     law, said = _law(case, known)
     lease_s = lease.length_s(began_s)
     reserve_s = default_reserve_s(lease_s)
@@ -153,6 +159,8 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         scope=case.scope,
         start_s=max(now_s - began_s, 0.0),
         decode_flops=case.decode_flops,
+        gpus=case.key.gpus,
+        copies=copies,
     )
 
     def price(geometry: Geometry, guidance: Guidance, steps: int) -> Ledger:
@@ -174,6 +182,21 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         case=case,
         price=price,
         refuses=refuses,
+    )
+
+
+def _streamed(case: Case, known: Known) -> tuple[Known, Copies | None]:
+    """Where no law of streamed blocks was measured: the law of resident ones, and the copies that bound a pass."""
+    if case.copies is None or known.timings is not None:
+        return known, None
+    plain = case.key.model_copy(update={"streaming": RESIDENT})
+    return replace(known, timings=next((one for one in known.others if one.key == plain), None)), case.copies
+
+
+def cached_line(shares: Mapping[str, float]) -> str:
+    """Which files a load reads from memory, and which from the disk."""
+    return ", ".join(
+        f"{share:.0%} of {name} ({'warm' if share >= WARM_SHARE else 'cold'})" for name, share in shares.items()
     )
 
 
@@ -264,6 +287,7 @@ def _foreseen(case: Case, prices: Prices, ledger: Ledger, said: tuple[str, ...],
         warm_up_ratio=_warm_up_ratio(prices, known),
         leases=1 if ledger.fit is not Fit.TOO_LONG else leases,
         memory=_memory(case),
+        placement=case.needs.place(case.geometry, case.guidance),
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from shotclock.plan.estimate import Estimate, Seconds
 from shotclock.plan.law import LawKey
 from shotclock.plan.ledger import Ledger
+from shotclock.plan.placement import Placement
 from shotclock.request import Document
 
 LEAST_SHOWN = 5 * 2**20  # bytes of a part that is named
@@ -61,3 +62,4 @@ class Foreseen(Document):
     warm_up_ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
     leases: Annotated[int, Field(ge=1)] | None
     memory: tuple[Demand, ...]
+    placement: Placement | None = None

@@ -12,7 +12,7 @@ from shotclock import __version__
 from shotclock.guidance import Guidance
 from shotclock.model.attention import BACKENDS
 from shotclock.model.config import TransformerConfig
-from shotclock.plan.law import LawKey
+from shotclock.plan.law import ONE, RESIDENT, LawKey
 
 UNQUANTISED = "none"
 
@@ -28,6 +28,8 @@ def law_key(
     quantisation: str = UNQUANTISED,
     launch: Literal["eager", "graph", "compiled"] = "eager",
     gpus: int = 1,
+    split: str = ONE,
+    streaming: str = RESIDENT,
 ) -> LawKey:
     """The key of a render: ``LawKey(...).model_dump(mode="json")`` is the field ``law_key`` of ``RunBegins``.
 
@@ -46,6 +48,8 @@ def law_key(
         legs_per_pass=guidance.legs_per_pass,
         stg_blocks=tuple(sorted({*guidance.video.stg_blocks, *guidance.audio.stg_blocks})),
         gpus=gpus,
+        split=split,
+        streaming=streaming,
     )
 
 

@@ -6,6 +6,7 @@ geometries better is used. Pure arithmetic on samples: reads no file and no cloc
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections import defaultdict
@@ -29,6 +30,8 @@ LATER = " in stage "  # after the kind of a pass that another stage than the fir
 MIN_STEP = 1.1  # token counts nearer than this count as one geometry: tall, wide and long clips are no curve
 SPREAD_TAIL = 0.05  # a spread leaves out this share of passes at either end: one hiccup in a hundred is no spread
 WARM_UP_MARGIN = 2.0  # on the largest warm-up seen: few processes have been
+ONE = "none"  # field ``split``: the forwards of a render on one GPU
+RESIDENT = "none"  # field ``streaming``: all weights stay on the device
 WARM_UP_PASSES = {"eager": 1, "graph": 2, "compiled": 1}  # captured graphs: the first is eager, the second captured
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -49,6 +52,13 @@ class LawKey(Document):
     legs_per_pass: Annotated[int, Field(ge=1, le=4)]
     stg_blocks: tuple[int, ...]
     gpus: Annotated[int, Field(ge=1)]
+    split: str = ONE
+    streaming: str = RESIDENT
+
+    def to_json(self) -> str:
+        """Canonical text; without ``streaming`` where nothing streams, as keys were before there was any."""
+        said = self.model_dump(mode="json", exclude={"streaming"} if self.streaming == RESIDENT else None)
+        return json.dumps(said, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
     @property
     def warm_up_passes(self) -> int:

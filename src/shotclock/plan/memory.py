@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from shotclock.errors import DoesNotFit
 from shotclock.geometry import Geometry
@@ -16,19 +17,24 @@ from shotclock.model.config import TransformerConfig
 from shotclock.model.prefix import Prefix
 from shotclock.plan.cost import TEXT_TOKENS, step_segments
 from shotclock.plan.foreseen import Demand
+from shotclock.plan.placement import FILE, Placement
+from shotclock.weights.stream import SLOTS, streamed_blocks
 
 GIB = 2**30
 FLOAT_BYTES = 4
 INNER = 4  # a feed-forward is four times as wide inside
 WORKSPACE_BYTES = 64 * 2**20  # cuBLAS and cublasLt, 32 MiB each on Hopper; torch counts them as allocated
+SPARE = 0.25  # of the states of a pass, kept free where blocks are streamed to make room for them; a guess
 SLACK = 1.05  # on activations: what the allocator loses between blocks; a guess
 RING_BYTES = 256 * 2**20  # pinned staging buffers of a load (weights/staging.py)
 HOST_BYTES = 2**30  # driver, tokenizer, encoder and python while a render runs; a guess
 LOOKAHEAD_FRAMES = 60  # that libx264 holds in YUV 4:2:0, 1.5 bytes a pixel, at its default preset
 GROUP_FRAMES = 8  # that leave the decoder at once, 3 bytes a pixel
 AUDIO_BYTES_PER_S = 200 * 2**20  # activations of audio decoder and vocoder in float32; a guess
-TEXT, DENOISE, DECODE, HOST = "text", "denoise", "decode", "host"
+TEXT, DENOISE, DECODE = "text", "denoise", "decode"
+HOST: Literal["host"] = "host"
 
+StepSeconds = Callable[[Guidance, Placement], float]
 Jobs = Callable[[Geometry, Guidance], Sequence[tuple[Geometry, Guidance, int]]]
 Tiles = Callable[[Geometry, int | None], tuple[int, str]]  # bytes beside the weights, and the tiles; may raise
 
@@ -37,22 +43,32 @@ Tiles = Callable[[Geometry, int | None], tuple[int, str]]  # bytes beside the we
 class Room:
     """Bytes that are free before anything is loaded; None where it cannot be read.
 
-    ``shared`` says that device and host have one memory, of which ``device_bytes`` is all.
+    ``shared`` says that device and host have one memory, of which ``device_bytes`` is all. ``cap_bytes`` is what the
+    user allows, already taken into account; ``most_resident`` is how many blocks may stay after more did not fit.
     """
 
     device_bytes: int | None
     host_bytes: int | None
     shared: bool
+    cap_bytes: int | None = None
+    most_resident: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Bytes on the device of each model as it is loaded, and what the text encoder's states take a prompt."""
+    """Bytes on the device of each model as it is loaded, and what the text encoder's states take a prompt.
+
+    ``block_bytes`` are the layers of one block of the transformer, ``text_layers_bytes`` all layers of the text
+    encoder and ``text_layer_bytes`` the largest: what need not be there at once. Zero where all must.
+    """
 
     text_bytes: int
     text_states_bytes: int
     transformer_bytes: int
     decoder_bytes: int
+    block_bytes: int = 0
+    text_layers_bytes: int = 0
+    text_layer_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +76,8 @@ class Needs:
     """Memory of one model. ``fused`` says that a feed-forward activates within its product, as on a CUDA device.
 
     ``jobs`` are the sizes and guidances at which a clip's stages run, with the video tokens that conditions append.
+    ``text_apart`` is where an encoder computes that does not fit; ``adapts`` says that LoRAs are fused into the
+    transformer, whose streamed blocks cannot stay in the file then.
     """
 
     jobs: Jobs
@@ -69,31 +87,106 @@ class Needs:
     tiles: Tiles
     element_bytes: int
     fused: bool
+    text_apart: Literal["layers", "cpu"] = "layers"
+    adapts: bool = False
 
-    def demands(self, geometry: Geometry, guidance: Guidance) -> tuple[Demand, ...]:
-        """One a phase, in the order they run. Raises :class:`DoesNotFit` where not even the smallest tiles decode."""
-        where = HOST if self.room.shared else "device"
+    def place(self, geometry: Geometry, guidance: Guidance) -> Placement:
+        """The most that may stay on the device; at the least two blocks and one layer, whether they fit or not."""
+        return self._placed(geometry, self._beside(geometry, guidance))
+
+    def _placed(self, geometry: Geometry, beside: int) -> Placement:
+        """As :meth:`place`, with ``beside`` bytes of a step beside the weights."""
+        blocks, weights, room = self.config.blocks, self.weights, self.room
+        resident = self._resident(geometry, beside)
+        order = streamed_blocks(blocks, resident)
+        free = self._free(geometry)
+        whole = weights.text_bytes + weights.text_states_bytes
+        text = "device" if free is None or whole <= free or not weights.text_layer_bytes else self.text_apart
+        left = None if free is None else free - weights.decoder_bytes - self._sound(geometry)
+        return Placement(
+            cap_bytes=room.cap_bytes,
+            blocks=blocks,
+            resident=resident,
+            source=self._source(len(order), geometry) if order else "device",
+            text=text if weights.text_bytes else "none",
+            tile_bytes=None if left is None or room.cap_bytes is None else max(left, 0),
+            block_bytes=weights.block_bytes,
+            streamed=len(order),
+            shared=room.shared,
+        )
+
+    def _free(self, geometry: Geometry) -> int | None:
+        """What the device has for models and states: a memory that is shared holds the process too."""
         free = self.room.device_bytes
-        widest = max(self._states(*job) for job in self.jobs(geometry, guidance))
-        workspace = WORKSPACE_BYTES if self.fused else 0
-        decoders = {"weights": self.weights.decoder_bytes, "sound": self._sound(geometry)}
-        left = None if free is None else free - self.weights.decoder_bytes
-        tiled, tiles = self.tiles(geometry, left)
-        host = {
+        return free if free is None or not self.room.shared else free - sum(self._process(geometry).values())
+
+    def _beside(self, geometry: Geometry, guidance: Guidance) -> int:
+        """States of the widest pass."""
+        return int(SLACK * max(self._states(*job) for job in self.jobs(geometry, guidance)))
+
+    @property
+    def _workspace(self) -> int:
+        return WORKSPACE_BYTES if self.fused else 0
+
+    def _resident(self, geometry: Geometry, beside: int) -> int:
+        """Blocks on the device, slots among them."""
+        weights, room, blocks = self.weights, self.room, self.config.blocks
+        most = min(room.most_resident or blocks, blocks)
+        free = self._free(geometry)
+        if free is None or not weights.block_bytes or (room.shared and self.adapts):
+            return most
+        free -= beside + self._workspace
+        fixed = weights.transformer_bytes - blocks * weights.block_bytes
+        if weights.transformer_bytes - (blocks - most) * weights.block_bytes <= free:
+            return most
+        count = (free - int(SPARE * beside) - fixed) // weights.block_bytes
+        return max(min(count, most), min(SLOTS, blocks))
+
+    def _source(self, streamed: int, geometry: Geometry) -> Literal["host", "file"]:
+        """Host memory where there is enough of its own; what LoRAs were fused into is no longer in the file."""
+        room = self.room
+        if room.shared:
+            return FILE
+        need = streamed * self.weights.block_bytes + sum(self._process(geometry).values())
+        return HOST if self.adapts or room.host_bytes is None or need <= room.host_bytes else FILE
+
+    def _process(self, geometry: Geometry) -> dict[str, int]:
+        """What the render holds on the host beside weights."""
+        return {
             "staging": RING_BYTES,
             "frames": geometry.width * geometry.height * (3 * GROUP_FRAMES + 3 * LOOKAHEAD_FRAMES // 2),
             "process": HOST_BYTES,
         }
-        text = {"weights": self.weights.text_bytes, "states": self.weights.text_states_bytes}
-        held = {"weights": self.weights.transformer_bytes, "states": int(SLACK * widest), "workspaces": workspace}
+
+    def demands(self, geometry: Geometry, guidance: Guidance) -> tuple[Demand, ...]:
+        """One a phase, in the order they run. Raises :class:`DoesNotFit` where not even the smallest tiles decode."""
+        where = HOST if self.room.shared else "device"
+        free, weights = self.room.device_bytes, self.weights
+        beside = self._beside(geometry, guidance)
+        placed = self._placed(geometry, beside)
+        left = self._free(geometry)
+        sound = self._sound(geometry)
+        tiled, tiles = self.tiles(geometry, None if left is None else left - weights.decoder_bytes - sound)
+        host = self._process(geometry)
         shared = host if self.room.shared else {}
+        kept = weights.transformer_bytes - (placed.blocks - placed.resident) * weights.block_bytes
+        held = {"weights": kept, "states": beside, "workspaces": self._workspace}
+        decoders = {"weights": weights.decoder_bytes, "sound": sound, "tiles": tiled}
+        if placed.streams and not self.room.shared:
+            host["blocks"] = (placed.streamed if placed.source == HOST else SLOTS) * weights.block_bytes
         found = [
-            _demand(TEXT, where, text | shared, free) if self.weights.text_bytes else None,
+            _demand(TEXT, where, self._text(placed) | shared, free) if placed.text in ("device", "layers") else None,
             _demand(DENOISE, where, held | shared, free),
-            _demand(f"{DECODE} {tiles}", where, decoders | {"tiles": tiled} | shared, free),
+            _demand(f"{DECODE} {tiles}", where, decoders | shared, free),
             None if self.room.shared else _demand(HOST, HOST, host, self.room.host_bytes),
         ]
         return tuple(demand for demand in found if demand is not None)
+
+    def _text(self, placed: Placement) -> dict[str, int]:
+        """The encoder's weights that are on the device at once, and its states."""
+        weights = self.weights
+        away = weights.text_layers_bytes - weights.text_layer_bytes if placed.text == "layers" else 0
+        return {"weights": weights.text_bytes - away, "states": weights.text_states_bytes}
 
     def refuses(self, geometry: Geometry, guidance: Guidance) -> str | None:
         """The first phase that needs more than is free; None where all fit."""
@@ -107,13 +200,18 @@ class Needs:
                 return f"{demand.phase} needs {demand.need_bytes / GIB:.2f} GiB of {free:.2f} GiB free ({demand.where})"
         return None
 
-    def legs_per_pass(self, geometry: Geometry, guidance: Guidance) -> int:
-        """The most legs a pass that memory holds; raises :class:`DoesNotFit` where even one is too much."""
+    def legs_per_pass(self, geometry: Geometry, guidance: Guidance, step_s: StepSeconds | None = None) -> int:
+        """The legs a pass that memory holds with which a step takes least ``step_s``; the most, where that is alike.
+
+        Without ``step_s`` the most. Raises :class:`DoesNotFit` where even one is too much.
+        """
         counts = range(len(LegName), 0, -1)
         options = [replace(guidance, legs_per_pass=count) for count in counts]
-        for option in options:
-            if self.refuses(geometry, option) is None:
-                return option.legs_per_pass
+        fitting = [option for option in options if self.refuses(geometry, option) is None]
+        if fitting:
+            if step_s is None:
+                return fitting[0].legs_per_pass
+            return min(fitting, key=lambda option: step_s(option, self.place(geometry, option))).legs_per_pass
         raise DoesNotFit(
             f"{geometry}, one leg a pass: {self.refuses(geometry, options[-1])}",
             allowed="a clip whose phases each fit in memory",

@@ -15,7 +15,8 @@ from shotclock.events import Phase
 from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, Guider, Leg, LegName, Pass
 from shotclock.model.config import TransformerConfig
-from shotclock.plan.cost import TEXT_TOKENS, alone_flops, pass_flops
+from shotclock.plan.copies import Copies
+from shotclock.plan.cost import TEXT_TOKENS, alone_flops, pass_flops, step_segments
 from shotclock.plan.estimate import Estimate, exactly, floor_of, total
 from shotclock.plan.law import Law, curve_of, kind_of
 from shotclock.plan.ledger import DENOISE, Basis, Ledger, Row
@@ -108,7 +109,8 @@ class Scope:
 class Prices:
     """Prices of one model on one device. ``law`` is None where too little was measured.
 
-    ``start_s`` went by before the plan was made; ``decode_flops`` counts the operations of an untiled decode.
+    ``start_s`` went by before the plan was made; ``decode_flops`` counts the operations of an untiled decode. A floor
+    divides the forwards evenly over ``gpus``. ``copies`` are those of streamed blocks that the law knows nothing of.
     """
 
     recipe: Recipe
@@ -119,6 +121,8 @@ class Prices:
     scope: Scope
     start_s: float
     decode_flops: Callable[[Geometry], int]
+    gpus: int = 1
+    copies: Copies | None = None
 
     def ledger(
         self,
@@ -192,7 +196,16 @@ class Prices:
         )
 
     def a_pass(self, task: Task) -> Row:
-        """One warm pass: by its own curve, else scaled from another kind by operations, else a floor."""
+        """One warm pass: as its blocks compute, or as they are copied where that takes longer."""
+        row = self._computing(task)
+        if self.copies is None:
+            return row
+        segments = dict(step_segments(task.stage.guidance, self.config.blocks, 0)).get(task.launch)
+        estimate = self.copies.bound(row.estimate, segments[0].start if segments else 0)
+        return row.model_copy(update={"estimate": estimate})
+
+    def _computing(self, task: Task) -> Row:
+        """By its own curve, else scaled from another kind by operations, else a floor."""
         kind = curve_of(task.kind)
         if self.law is None:
             return self._floor(task)
@@ -220,7 +233,9 @@ class Prices:
         if rate is None:
             unknown = exactly(0.0, "unknown: neither a law nor a matrix rate was measured")
             return Row(name=task.kind, estimate=unknown, basis=Basis.FLOOR)
-        return Row(name=task.kind, estimate=floor_of(self._flops(task.launch, task.stage), rate), basis=Basis.FLOOR)
+        return Row(
+            name=task.kind, estimate=floor_of(self._flops(task.launch, task.stage), rate * self.gpus), basis=Basis.FLOOR
+        )
 
     def _scaled(self, task: Task) -> Row:
         assert self.law is not None, "scaled from a law"

@@ -19,6 +19,7 @@ from shotclock.events import LegsEnd, PassBegins, PassEnds, State, StepEnds
 from shotclock.geometry import unpatchify_audio, unpatchify_video
 from shotclock.latents import Conditioning, Latents, Picture, clip_tokens, conditioned, slot_latents, stage_noise
 from shotclock.model.transformer import Transformer
+from shotclock.plan.placement import Placement
 from shotclock.recipes import Stage
 from shotclock.render.conditioning import fill, resampled
 from shotclock.render.encode import MEL_RATE_HZ, AudioEncoder, VideoEncoder
@@ -26,8 +27,10 @@ from shotclock.render.given import Given, Kept, loras_of
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside
 from shotclock.weights.checkpoint import CheckpointHeaders, read_header
+from shotclock.weights.load import Progress
 from shotclock.weights.lora import fuse
-from shotclock.weights.transformer import load_transformer
+from shotclock.weights.stream import copies_to, stream, streamed_blocks
+from shotclock.weights.transformer import load_apart
 
 Said = PassBegins | PassEnds | LegsEnd | StepEnds
 
@@ -144,11 +147,36 @@ def load_fused(
     device: torch.device,
     dtype: torch.dtype,
     pinned_config: bool,
+    placement: Placement | None = None,
+    progress: Progress | None = None,
 ) -> Transformer:
-    """The transformer from its file, with the LoRAs of a stage; always from the file, where each fuse begins."""
-    transformer = load_transformer(headers.transformer, device=device, dtype=dtype, pinned_config=pinned_config)
-    if loras := loras_of(given, strength):
-        fuse(transformer, loras)
+    """The transformer from its file, with the LoRAs of a stage; always from the file, where each fuse begins.
+
+    ``placement`` says how many of its blocks stay on the device; None is all. The bits are the same.
+    """
+    loras = loras_of(given, strength)
+    streams = placement is not None and placement.streams
+    transformer = load_apart(
+        headers.transformer,
+        device=device,
+        dtype=dtype,
+        pinned_config=pinned_config,
+        on_host=streamed_blocks(placement.blocks, placement.resident) if placement is not None and streams else (),
+        as_stored=not loras,
+        progress=progress,
+    )
+    if loras:
+        fuse(transformer, loras, device)
+    if placement is not None and streams:
+        stream(
+            transformer,
+            device,
+            copies_to(device),
+            resident=placement.resident,
+            from_file=placement.source == "file",
+            dtype=None if dtype == torch.bfloat16 else dtype,
+            progress=progress,
+        )
     return transformer
 
 

@@ -24,7 +24,9 @@ from torch.nn.functional import linear as apply_linear
 from shotclock.errors import CheckpointError, RequestError
 from shotclock.weights.checkpoint import Header, Kind, require
 from shotclock.weights.identity import EMBEDDING
+from shotclock.weights.load import Progress as Loaded
 from shotclock.weights.load import load_module, read_blob, require_claimed
+from shotclock.weights.stream import lend
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ ROWS_PER_PRODUCT = 256  # rows of the projection widened to float32 at a time: 1
 TOKENIZER = "tokenizer_json"  # ltx25.md section 3, file
 PROJECTION = "text_embedding_projection."  # ltx25.md section 3, file
 UNUSED = ("vision_model.", "multi_modal_projector.", "audio_projector.", "hf_asset__", TOKENIZER)  # same, not for text
+LAYERS = "gemma.layers."  # of the encoder's modules: all but the embedding, the last norm and the projection
 FILE_MARK = "@"  # a prompt that begins with it names a file; doubled, it is the character itself
 
 DEFAULT_NEGATIVE_PROMPT = (
@@ -195,8 +198,19 @@ class TextEncoder:
         self._modules: tuple[Any, FeatureProjection] | None = (gemma, projection)
 
     @classmethod
-    def load(cls, header: Header, *, device: torch.device, dtype: torch.dtype) -> Self:
+    def load(
+        cls,
+        header: Header,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        by_layer: bool = False,
+        progress: Loaded | None = None,
+    ) -> Self:
         """Read a text encoder file strictly, each weight once, straight to ``device``.
+
+        ``by_layer`` leaves the layers in the mapped file: each comes to the device while it computes, and the states
+        are the same to the last bit. ``progress`` is told bytes of a long read.
 
         Raises :class:`CheckpointError` before any weight is read where the file is not a text encoder of LTX-2.5.
         """
@@ -205,7 +219,11 @@ class TextEncoder:
         gemma, projection = _gemma_on_meta(_text_config(header)), FeatureProjection.on_meta(header)
         # One call for both, so that both are checked before the first weight is read.
         modules = nn.ModuleDict({"gemma": gemma, "projection": projection})
-        load_module(modules, header, _names(header), device=device, dtype=dtype)
+        names = _names(header)
+        apart = [key for key, name in names.items() if by_layer and name.startswith(LAYERS)]
+        load_module(modules, header, names, device=device, dtype=dtype, in_file=apart, progress=progress)
+        if by_layer:
+            lend(gemma.layers, device, dtype)
         _fill_derived(gemma, device)
         return cls(tokenizer=tokenizer, gemma=gemma, projection=projection)
 

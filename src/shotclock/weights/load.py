@@ -7,7 +7,7 @@ device they are views of a few flat buffers that the file was read into. Knows n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -16,9 +16,19 @@ from torch import Tensor, nn
 from shotclock.errors import CheckpointError
 from shotclock.weights.header import Header, TensorEntry
 from shotclock.weights.identity import DIT
-from shotclock.weights.staging import RING, SEGMENT_BYTES, Ring, changed, plan_segments, raw_read_seconds, read_segments
+from shotclock.weights.staging import (
+    RING,
+    SEGMENT_BYTES,
+    Progress,
+    Ring,
+    changed,
+    plan_segments,
+    raw_read_seconds,
+    read_segments,
+)
 
 __all__ = [
+    "Progress",
     "load_module",
     "load_tensors",
     "mapped_tensors",
@@ -48,9 +58,14 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(  # safetensors dtype
 
 
 def load_tensors(
-    header: Header, names: Mapping[str, str], *, device: torch.device, dtype: torch.dtype | None
+    header: Header,
+    names: Mapping[str, str],
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
-    """Load ``names`` (key in the file -> key of the result) onto ``device``.
+    """Load ``names`` (key in the file -> key of the result) onto ``device``; ``progress`` is told of a long read.
 
     ``dtype`` None keeps the dtypes of the file; otherwise floating tensors are cast. Raises :class:`CheckpointError`
     for a key that the file lacks, two equal result keys, a dtype torch lacks, or a file that changed since its header.
@@ -59,20 +74,33 @@ def load_tensors(
     with torch.inference_mode(False), torch.no_grad():  # weights outlive the block that a caller may be in
         if device.type == "cpu":
             return mapped_tensors(header, names, dtype=dtype)
-        return staged_tensors(header, names, device=device, dtype=dtype)
+        return staged_tensors(header, names, device=device, dtype=dtype, progress=progress)
 
 
 def load_module(
-    module: nn.Module, header: Header, names: Mapping[str, str], *, device: torch.device, dtype: torch.dtype | None
+    module: nn.Module,
+    header: Header,
+    names: Mapping[str, str],
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    in_file: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> None:
     """Give every parameter and buffer of ``module``, built on the meta device, its tensor of the file.
+
+    Keys ``in_file`` stay there, mapped and as they are stored; ``progress`` is told bytes of a long read.
 
     ``names`` maps keys of the file to keys of the module's state. Strict before any weight is read: each key of the
     state named exactly once, shapes equal, dtypes as published (BF16; F32 for ``*scale_shift_table*`` of the
     transformer). Raises :class:`CheckpointError` otherwise.
     """
     require_match(module, header, names)
-    tensors = load_tensors(header, names, device=device, dtype=dtype)
+    here = {key: name for key, name in names.items() if key not in in_file}
+    tensors = load_tensors(header, here, device=device, dtype=dtype, progress=progress)
+    if in_file:
+        there = {key: names[key] for key in in_file}
+        tensors |= load_tensors(header, there, device=torch.device("cpu"), dtype=None)
     with torch.inference_mode(False):
         module.load_state_dict(tensors, strict=True, assign=True)
 
@@ -107,13 +135,14 @@ def staged_tensors(
     dtype: torch.dtype | None,
     ring: Ring = RING,
     segment_bytes: int = SEGMENT_BYTES,
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Views of flat buffers on ``device`` that the wanted byte ranges were read into; works on any device.
 
     A tensor that would not begin at a multiple of 16 bytes gets storage of its own.
     """
     plan = plan_segments(header, names, segment_bytes=segment_bytes)
-    flats = read_segments(header.path, plan.segments, device=device, ring=ring)
+    flats = read_segments(header.path, plan.segments, device=device, ring=ring, progress=progress)
     loaded: dict[str, Tensor] = {}
     for number, placements in enumerate(plan.by_segment):
         flat, flats[number] = flats[number], torch.empty(0)  # a segment is freed once all of its tensors are cast

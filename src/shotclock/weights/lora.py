@@ -116,8 +116,8 @@ def read_lora(path: Path, strength: float, transformer: Header) -> Lora:
     )
 
 
-def fuse(module: nn.Module, loras: Sequence[Lora]) -> int:
-    """Add all ``loras`` to the module's weights in place; how many weights changed.
+def fuse(module: nn.Module, loras: Sequence[Lora], device: torch.device) -> int:
+    """Add all ``loras`` to the module's weights in place; how many weights changed. Computed on ``device``.
 
     Each weight is widened to float32, gets the sum of all files, and is rounded once; so the result depends on the set
     and its strengths, not on what was fused before: always begin from weights as loaded.
@@ -127,9 +127,9 @@ def fuse(module: nn.Module, loras: Sequence[Lora]) -> int:
     with torch.inference_mode(False), torch.no_grad():
         for start in range(0, len(targets), PAIRS_AT_ONCE):
             part = targets[start : start + PAIRS_AT_ONCE]
-            sums = {target: weights[f"{target}.weight"].float() for target in part}
+            sums = {target: weights[f"{target}.weight"].to(device).float() for target in part}
             for lora in loras:
-                for target, delta in _deltas(lora, part, weights[f"{part[0]}.weight"].device):
+                for target, delta in _deltas(lora, part, device):
                     sums[target] += delta
             for target, value in sums.items():
                 weights[f"{target}.weight"].copy_(value)

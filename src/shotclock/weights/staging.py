@@ -10,7 +10,7 @@ import os
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +39,9 @@ class Ring:
 
 RING = Ring(readers=8, buffers=2, chunk_bytes=16 * 2**20)  # 256 MiB; while one buffer is copied, the other is filled
 SEGMENT_BYTES = 2**30  # bounds what is held twice while a segment is cast
+PROGRESS_S = 1.0  # between two reports of a read that goes on
+
+Progress = Callable[[int, int], None]  # bytes done, of all bytes; called by the thread that waits, and may raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +157,18 @@ class _CudaCopier:
 
 
 def read_segments(
-    path: Path, segments: Sequence[Segment], *, device: torch.device, ring: Ring = RING
+    path: Path,
+    segments: Sequence[Segment],
+    *,
+    device: torch.device,
+    ring: Ring = RING,
+    progress: Progress | None = None,
+    every_s: float = PROGRESS_S,
 ) -> list[UInt8[Tensor, " n"]]:
     """Read byte ranges into one uint8 tensor each on ``device``; returns when the last byte is there.
 
-    On a CUDA device the ring is the only pinned allocation. Raises :class:`CheckpointError` where the file ends early.
+    On a CUDA device the ring is the only pinned allocation. ``progress`` is told every ``every_s`` seconds of a read
+    that takes longer. Raises :class:`CheckpointError` where the file ends early, and what ``progress`` raises.
     """
     work: queue.SimpleQueue[Piece] = queue.SimpleQueue()
     for piece in pieces(segments, ring.chunk_bytes):
@@ -174,9 +184,28 @@ def read_segments(
             pool.submit(_drain, file.fileno(), path, segments, flats, work, lane.chunk(ring.buffers), copier)
             for lane, copier in zip(staging.chunk(ring.readers), _copiers(device, ring), strict=True)
         ]
+        if progress is not None:
+            _report(readers, work, sum(segment.nbytes for segment in segments), ring.chunk_bytes, progress, every_s)
         for reader in readers:
             reader.result()
     return flats
+
+
+def _report(
+    readers: Sequence[Future[None]],
+    work: queue.SimpleQueue[Piece],
+    total: int,
+    chunk_bytes: int,
+    progress: Progress,
+    every_s: float,
+) -> None:
+    """Say how far the readers are while they read; a piece counts once a reader has taken it."""
+    try:
+        while wait(readers, timeout=every_s).not_done:
+            progress(max(total - work.qsize() * chunk_bytes, 0), total)
+    except BaseException:
+        _discard(work)  # whoever was told wants no more
+        raise
 
 
 def _copiers(device: torch.device, ring: Ring) -> list[_Copier]:

@@ -8,7 +8,7 @@ one passage of the weights. Knows modules and tensors: no header, plan or reques
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from shotclock.errors import RequestError
 from shotclock.model.block import Block
 from shotclock.model.transformer import Transformer
+from shotclock.weights.load import Progress
 
 SLOTS = 2  # one computes while the other is filled
 ALIGNMENT = 512  # bytes, as torch's allocators align on a device: kernels are chosen by it, and with them the bits
@@ -56,18 +57,18 @@ class Layout:
         return _aligned(self.places[-1].offset + self.places[-1].nbytes)
 
     @staticmethod
-    def of(block: nn.Module) -> Layout:
-        """In the order of the module."""
+    def of(block: nn.Module, dtype: torch.dtype | None = None) -> Layout:
+        """In the order of the module; in ``dtype`` where weights are cast on their way."""
         places: list[Place] = []
         offset = 0
         for name, tensor in _weights(block).items():
-            place = Place(name=name, dtype=tensor.dtype, shape=tuple(tensor.shape), offset=offset)
+            place = Place(name=name, dtype=dtype or tensor.dtype, shape=tuple(tensor.shape), offset=offset)
             places.append(place)
             offset = _aligned(offset + place.nbytes)
         return Layout(places=tuple(places))
 
-    def pack(self, weights: dict[str, Tensor], flat: Tensor) -> None:
-        """Copy a block's weights into ``flat``."""
+    def pack(self, weights: Mapping[str, Tensor], flat: Tensor) -> None:
+        """Copy a block's weights into ``flat``, cast where the layout has another dtype."""
         for place in self.places:
             place.view(flat).copy_(weights[place.name])
 
@@ -119,21 +120,35 @@ class Source(Protocol):
 class HostSource:
     """Every streamed block packed in page-locked memory, once; the host holds them all."""
 
-    def __init__(self, blocks: dict[int, dict[str, Tensor]], layout: Layout, device: torch.device) -> None:
-        self._flats = {}
+    def __init__(
+        self,
+        blocks: Mapping[int, Mapping[str, Tensor]],
+        layout: Layout,
+        device: torch.device,
+        progress: Progress | None = None,
+    ) -> None:
+        self.flats: dict[int, Tensor] = {}
         for number, weights in blocks.items():
-            self._flats[number] = page_locked(layout.nbytes, device)
-            layout.pack(weights, self._flats[number])
+            self.flats[number] = page_locked(layout.nbytes, device)
+            layout.pack(weights, self.flats[number])
+            if progress is not None:
+                progress(len(self.flats) * layout.nbytes, len(blocks) * layout.nbytes)
 
     def bytes_of(self, block: int, slot: int) -> Tensor:  # noqa: ARG002  (protocol)
         """The packed block."""
-        return self._flats[block]
+        return self.flats[block]
 
 
 class FileSource:
     """Blocks stay where they lie, as a rule in pages of the mapped file; each is packed when it is wanted."""
 
-    def __init__(self, blocks: dict[int, dict[str, Tensor]], layout: Layout, device: torch.device) -> None:
+    def __init__(
+        self,
+        blocks: Mapping[int, Mapping[str, Tensor]],
+        layout: Layout,
+        device: torch.device,
+        progress: Progress | None = None,  # noqa: ARG002  (as HostSource; nothing is read before the first pass)
+    ) -> None:
         self._blocks, self._layout = blocks, layout
         self._staging = [page_locked(layout.nbytes, device) for _ in range(SLOTS)]
 
@@ -269,34 +284,80 @@ def copies_to(device: torch.device) -> Copies:
 
 
 def stream(
-    transformer: Transformer, device: torch.device, copies: Copies, *, resident: int, from_file: bool
+    transformer: Transformer,
+    device: torch.device,
+    copies: Copies,
+    *,
+    resident: int,
+    from_file: bool,
+    dtype: torch.dtype | None = None,
+    progress: Progress | None = None,
 ) -> Passage | None:
     """Make ``transformer`` compute on ``device`` with at most ``resident`` blocks there; in place.
 
     The blocks of :func:`streamed_blocks` lie on the host, with LoRAs fused. ``from_file`` leaves them where they are;
-    otherwise all are packed into page-locked memory. All else is moved. Returns None when all blocks fit.
+    otherwise all are packed into page-locked memory. ``dtype`` is what they are cast to on their way, None as they
+    are. All else is moved. Returns None when all blocks fit.
     """
     order = streamed_blocks(len(transformer.transformer_blocks), resident)
     with torch.inference_mode(False), torch.no_grad():  # slots outlive the block that a caller may be in
-        passage = _passage(transformer, order, device, copies, from_file=from_file) if order else None
+        passage = None
+        if order:
+            blocks = {number: transformer.transformer_blocks[number] for number in order}
+            layout = Layout.of(blocks[order[0]], dtype)
+            for number, block in blocks.items():
+                assert Layout.of(block, dtype) == layout, f"block {number} is laid out otherwise than {order[0]}"
+                on_host = all(weight.device.type == "cpu" for weight in _weights(block).values())
+                assert on_host, f"block {number} is not on the host"
+            weights = {number: _weights(block) for number, block in blocks.items()}
+            source: Source = (FileSource if from_file else HostSource)(weights, layout, device, progress)
+            passage = pass_through(transformer, order, layout, source, device, copies)
         transformer.to(device)
     return passage
 
 
-def _passage(
-    transformer: Transformer, order: Sequence[int], device: torch.device, copies: Copies, *, from_file: bool
+def pass_through(
+    transformer: Transformer,
+    order: Sequence[int],
+    layout: Layout,
+    source: Source,
+    device: torch.device,
+    copies: Copies,
 ) -> Passage:
-    blocks = {number: transformer.transformer_blocks[number] for number in order}
-    layout = Layout.of(blocks[order[0]])
-    for number, block in blocks.items():
-        assert Layout.of(block) == layout, f"block {number} is laid out otherwise than block {order[0]}"
-        assert all(w.device.type == "cpu" for w in _weights(block).values()), f"block {number} is not on the host"
-    weights = {number: _weights(block) for number, block in blocks.items()}
-    source: Source = (FileSource if from_file else HostSource)(weights, layout, device)
+    """Put a :class:`StreamedBlock` in place of each block in ``order``, whose weights come from ``source``."""
     passage = Passage(order, [_shell(transformer, layout, device) for _ in range(SLOTS)], source, copies)
-    for number, block in blocks.items():
+    for number in order:
+        block = transformer.transformer_blocks[number]
         transformer.transformer_blocks[number] = StreamedBlock(block, number, passage)
     return passage
+
+
+class Lent:
+    """A module whose weights lie on the host and come to ``device`` for each of its forwards only, cast to ``dtype``.
+
+    Nothing is prefetched: for layers whose copies take longer than they compute. The module stays as it is otherwise.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        self._home = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
+        self._device, self._dtype = device, dtype
+        module.register_forward_pre_hook(self._come)
+        module.register_forward_hook(self._go)
+
+    def _come(self, *_: object) -> None:
+        with torch.inference_mode(False), torch.no_grad():  # as weights are loaded
+            for tensor, home in self._home:
+                tensor.data = home.to(self._device, self._dtype if home.is_floating_point() else home.dtype)
+
+    def _go(self, *_: object) -> None:
+        for tensor, home in self._home:
+            tensor.data = home
+
+
+def lend(modules: Iterable[nn.Module], device: torch.device, dtype: torch.dtype) -> None:
+    """Each of ``modules`` on ``device`` by itself, for as long as it computes."""
+    for module in modules:
+        Lent(module, device, dtype)
 
 
 def _shell(transformer: Transformer, layout: Layout, device: torch.device) -> tuple[Tensor, nn.Module]:

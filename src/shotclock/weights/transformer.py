@@ -13,9 +13,10 @@ from shotclock.model.config import connector_configs, transformer_config
 from shotclock.model.connector import Connectors
 from shotclock.model.transformer import Transformer
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
-from shotclock.weights.load import load_module, load_tensors, require_claimed, require_match
+from shotclock.weights.load import Progress, load_module, require_claimed, require_match
 
 PREFIX = "model.diffusion_model."  # ltx25.md section 1.2
+TABLE_DOTS = 2  # in the name of a block's own table, transformer_blocks.0.scale_shift_table; layers have more
 CONNECTORS = ("video_embeddings_connector.", "audio_embeddings_connector.")
 
 
@@ -39,34 +40,45 @@ def require_fit(headers: CheckpointHeaders, *, pinned_config: bool) -> None:
         require_match(module, headers.transformer, names)
 
 
-def load_transformer(header: Header, *, device: torch.device, dtype: torch.dtype, pinned_config: bool) -> Transformer:
+def load_transformer(
+    header: Header,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    pinned_config: bool,
+    progress: Progress | None = None,
+) -> Transformer:
     """The transformer without its connectors. In bfloat16 as published: its tables stay float32."""
-    with torch.device("meta"):
-        transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=pinned_config)))
-    whole = None if dtype == torch.bfloat16 else dtype
-    load_module(transformer, header, split_names(header)[0], device=device, dtype=whole)
-    return transformer.eval().requires_grad_(False)
+    return load_apart(
+        header, device=device, dtype=dtype, pinned_config=pinned_config, on_host=(), as_stored=True, progress=progress
+    )
 
 
 def load_apart(
-    header: Header, *, device: torch.device, dtype: torch.dtype, pinned_config: bool, on_host: Collection[int]
+    header: Header,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    pinned_config: bool,
+    on_host: Collection[int],
+    as_stored: bool,
+    progress: Progress | None = None,
 ) -> Transformer:
     """As :func:`load_transformer`, but for the layers of the blocks ``on_host``, which stay in the mapped file.
 
-    What :func:`shotclock.weights.stream.stream` makes a streamed transformer of; it cannot run before.
+    What :func:`shotclock.weights.stream.stream` makes a streamed transformer of; it cannot run before. With
+    ``as_stored`` these layers keep the file's dtype, and cost no memory; else they are cast, as a fuse needs it.
     """
     with torch.device("meta"):
         transformer = Transformer(transformer_config(transformer_settings(header, pinned_config=pinned_config)))
     names = split_names(header)[0]
-    require_match(transformer, header, names)
     apart = tuple(f"transformer_blocks.{number}." for number in on_host)
-    host = {key: name for key, name in names.items() if name.startswith(apart)}
-    here = {key: name for key, name in names.items() if key not in host}
+    in_file = [key for key, name in names.items() if name.startswith(apart) and name.count(".") > TABLE_DOTS]
     whole = None if dtype == torch.bfloat16 else dtype
-    tensors = load_tensors(header, here, device=device, dtype=whole)
-    tensors |= load_tensors(header, host, device=torch.device("cpu"), dtype=whole)
-    with torch.inference_mode(False):
-        transformer.load_state_dict(tensors, strict=True, assign=True)
+    load_module(transformer, header, names, device=device, dtype=whole, in_file=in_file, progress=progress)
+    if whole is not None and not as_stored:
+        for number in on_host:
+            transformer.transformer_blocks[number].to(whole)
     return transformer.eval().requires_grad_(False)
 
 
