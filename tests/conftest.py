@@ -7,7 +7,11 @@ from pathlib import Path
 from jaxtyping import install_import_hook
 
 PACKAGE = Path(__file__).parents[1] / "src" / "shotclock"
-UNCHECKED = ("__init__", "fused", "fused_quantise")  # Triton reads the source of its kernels and takes no decorator but its own
+UNCHECKED = (
+    "__init__",
+    "fused",
+    "fused_quantise",
+)  # Triton reads the source of its kernels and takes no decorator but its own
 NOUNS = ("shotclock.geometry", "shotclock.guidance")
 PARTS = [path for part in ("model", "verify") for path in (PACKAGE / part).glob("*.py") if path.stem not in UNCHECKED]
 CHECKED = (*NOUNS, *(f"shotclock.{path.parent.name}.{path.stem}" for path in PARTS))

@@ -212,6 +212,7 @@ def render(
     upscaler: Annotated[Path | None, typer.Option(help="This spatial upscaler, for recipes of two stages.")] = None,
     duration_head: Annotated[Path | None, typer.Option(help="This duration head, for --frames auto.")] = None,
     decoder: Annotated[str, typer.Option(help="conv, or diffusion: another file, exact tiles, more time.")] = "conv",
+    quantise: Annotated[str | None, typer.Option(help="fp8: faster, not exact; needs a GPU with float8.")] = None,
     lease: Lease_ = None,
     lease_end: LeaseEnd = None,
     leases: Leases = "1",
@@ -564,6 +565,7 @@ def calibrate(
     device: Annotated[str | None, typer.Option(help="cuda, cuda:1 or cpu.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.", show_default="by device")] = None,
     legs_per_pass: Annotated[int, typer.Option(help="Legs in one launch, 1 to 4: a law belongs to it.")] = 4,
+    quantise: Annotated[str | None, typer.Option(help="fp8: the law of renders with --quantise fp8.")] = None,
     pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -578,7 +580,14 @@ def calibrate(
             stderr.print(line, highlight=False, markup=False, soft_wrap=True)
 
     found = calibrate_here(
-        models, device, dtype, home=home(), legs_per_pass=legs_per_pass, pinned_config=pinned_config, say=say
+        models,
+        device,
+        dtype,
+        home=home(),
+        legs_per_pass=legs_per_pass,
+        quantise=quantise,
+        pinned_config=pinned_config,
+        say=say,
     )
     kept = keep(Measured(timings=found.timings, rates=found.rates), home(), shapes=False)
     document = kept.to_json() | {"seconds": found.seconds}

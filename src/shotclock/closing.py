@@ -36,13 +36,14 @@ def finish(path: Path, *, verify: bool, embed: bool) -> Judged:
     """Tag the clip of a run folder with the run that made it, and judge it; raises what either raises."""
     run = RunDir(path)
     if embed and run.events.is_file() and run.clip.is_file():  # a rehearsal has no events, a stopped run no clip
-        attempts = read_folder(path).attempts
+        attempts, request = read_folder(path).attempts, read_request(run.request.read_text())
         write_tag(
             run.clip,
             run=run_id(attempts[0].begins),
-            request_sha256=read_request(run.request.read_text()).digest,
+            request_sha256=request.digest,
             version=shotclock.__version__,
             seams=tuple(_seam(line) for attempt in attempts for line in attempt.of("Seam")),
+            quantised=request.quantise,
         )
     if not verify:
         return Judged(outcome="NOT JUDGED", lines=("no verdict: --no-verify",))

@@ -23,7 +23,7 @@ Scale = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 D = TypeVar("D", bound="Document")
 MAX_FPS_CHARACTERS = 24  # "24000/1001" has 10; an exponent could stand for a number with a billion digits
 CONDITIONS = frozenset(  # of a request
-    {"model_class", "images", "slots", "sound", "loras", "distilled_lora", "decoder"}
+    {"model_class", "images", "slots", "sound", "loras", "distilled_lora", "decoder", "quantise"}
 )
 MAX_SEED = 2**63 - 1  # torch.Generator.manual_seed takes a signed 64-bit value
 
@@ -98,7 +98,8 @@ class Request(Document):
 
     ``video`` and ``audio`` guide the recipe's guided stages; ``slots`` are frames of keyframes that are generated.
     ``loras`` are fused in every stage, ``distilled_lora`` at the recipe's own strengths where it has any. ``decoder``
-    says which of the two video VAEs makes the pictures.
+    says which of the two video VAEs makes the pictures; ``quantise`` in what the transformer multiplies, which is not
+    exact and therefore another request.
     """
 
     format: Literal["shotclock/request/1"] = "shotclock/request/1"
@@ -121,6 +122,7 @@ class Request(Document):
     loras: tuple[LoraGiven, ...] = ()
     distilled_lora: LoraGiven | None = None
     decoder: Literal["conv", "diffusion"] = "conv"
+    quantise: Literal["fp8"] | None = None
 
     @field_validator("prompt")
     @classmethod

@@ -27,6 +27,7 @@ from shotclock.render.denoise import Prepared, denoise, prepare
 from shotclock.render.samplers import begin
 from shotclock.schedule import Sampler
 from shotclock.weights.checkpoint import read_header
+from shotclock.weights.fp8 import to_fp8
 from shotclock.weights.transformer import load_transformer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -57,6 +58,8 @@ def trajectory(work: Workload, device: torch.device) -> Trajectory:
     with torch.inference_mode(), attention_backends():
         header = read_header(work.run.path / plan.files["transformer"].path)
         transformer = load_transformer(header, device=device, dtype=dtype, pinned_config=plan.pinned_config)
+        if request.quantise is not None:
+            to_fp8(transformer, header, device)
         geometry = request.geometry
         (stage,) = request.stages
         begun = conditioned(geometry, *noise(geometry, request.seed), Conditioning(), sigma=stage.begins_at)

@@ -16,6 +16,7 @@ from shotclock.model.config import TransformerConfig
 from shotclock.plan.copies import Copies
 from shotclock.plan.estimate import exactly
 from shotclock.plan.foreseen import Demand, Foreseen
+from shotclock.plan.key import UNQUANTISED
 from shotclock.plan.law import RESIDENT, Law, LawKey, Timings, curve_of, fit_law
 from shotclock.plan.ledger import DENOISE, Fit, Ledger, default_reserve_s
 from shotclock.plan.memory import Needs
@@ -42,6 +43,7 @@ from shotclock.plan.rate import WARM_SHARE
 from shotclock.plan.reach import Reach, Refuses, Share, search, split
 from shotclock.plan.stages import Stages
 from shotclock.plan.store import Known
+from shotclock.weights.fp8 import QUANTISATION
 
 ANY_LEASES = "any"
 
@@ -228,11 +230,17 @@ def _options(case: Case, known: Known, prices: Prices, price: Pricing) -> tuple[
             rows = replace(prices, law=law).ledger(
                 *wish, lease_s=ledger.lease_s, reserve_s=ledger.reserve_s, source=ledger.lease_source
             )
-            quantised.append(
-                Option(flags=f"{timings.key.quantisation} weights (measured)", ledger=rows, wish_denoise_s=wish_s)
-            )
+            quantised.append(Option(flags=flags_of(timings.key.quantisation), ledger=rows, wish_denoise_s=wish_s))
     shorter = () if case.fixed_steps else fewer_steps(*wish, price)
     return (*fewer_legs(*wish, price), *shorter, *quantised)
+
+
+def flags_of(quantisation: str) -> str:
+    """How the arithmetic of another measured law is asked for."""
+    if quantisation == QUANTISATION:
+        return "--quantise fp8 (measured, not exact)"
+    exact = quantisation == UNQUANTISED
+    return "without --quantise (measured)" if exact else f"{quantisation} weights (measured)"
 
 
 def _fitted(timings: Timings) -> Law | None:

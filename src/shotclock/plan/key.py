@@ -13,6 +13,7 @@ from shotclock.guidance import Guidance
 from shotclock.model.attention import BACKENDS
 from shotclock.model.config import TransformerConfig
 from shotclock.plan.law import ONE, RESIDENT, LawKey
+from shotclock.weights.fp8 import QUANTISATION
 
 UNQUANTISED = "none"
 
@@ -51,6 +52,11 @@ def law_key(
         split=split,
         streaming=streaming,
     )
+
+
+def quantisation_of(quantise: str | None) -> str:
+    """What law keys, plans and numerics call the arithmetic of a request's ``quantise``."""
+    return UNQUANTISED if quantise is None else QUANTISATION
 
 
 def build(torch_build: str) -> str:

@@ -20,6 +20,7 @@ from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.plan.cost import TEXT_TOKENS as CONTEXT_TOKENS
 from shotclock.plan.cost import step_flops
 from shotclock.plan.foreseen import Foreseen
+from shotclock.plan.key import UNQUANTISED, quantisation_of
 from shotclock.recipes import RecipeName, Stage, all_passes, warnings
 from shotclock.request import Document, Request
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
@@ -84,10 +85,15 @@ class Plan(Document):
     step_flops: int
     decode_flops: int
     pinned_config: bool
+    quantisation: str = UNQUANTISED
     files: dict[str, PlannedFile]
     stages: tuple[PlannedStage, ...] = ()
     warnings: tuple[str, ...] = ()
     forecast: Foreseen | None = None
+
+    @property
+    def _labelled(self) -> str:
+        return "" if self.quantisation == UNQUANTISED else f", linear layers of the blocks in {self.quantisation}"
 
     @property
     def total_forwards(self) -> int:
@@ -99,7 +105,7 @@ class Plan(Document):
         size_gb = sum(file.bytes for file in self.files.values()) / 1e9
         return [
             f"{self.video_tokens} video + {self.audio_tokens} audio tokens, {self.passes} passes on {self.device} "
-            f"in {self.dtype}",
+            f"in {self.dtype}{self._labelled}",
             *self.switches,
             *([f"{self.total_forwards} forwards in {len(self.stages)} stages"] if len(self.stages) > 1 else []),
             *(stage.line(number) for number, stage in enumerate(self.stages, start=1) if len(self.stages) > 1),
@@ -158,10 +164,22 @@ def make_plan(
         step_flops=step_flops(config, geometry, guidance, TEXT_TOKENS),
         decode_flops=decode_flops,
         pinned_config=pinned_config,
+        quantisation=quantisation_of(request.quantise),
         files={name: _planned(header) for name, header in parts.items() if header is not None},
         stages=tuple(_stage(stage, request, config) for stage in stages),
-        warnings=(*warnings(RecipeName(request.recipe), request.declared, guidance, config.blocks), *said),
+        warnings=(
+            *warnings(RecipeName(request.recipe), request.declared, guidance, config.blocks),
+            *_inexact(request),
+            *said,
+        ),
     )
+
+
+def _inexact(request: Request) -> tuple[str, ...]:
+    """What is not exact and was asked for."""
+    if request.quantise is None:
+        return ()
+    return (f"not exact: linear layers of the blocks run in {quantisation_of(request.quantise)} (--quantise fp8)",)
 
 
 def levels_digest(stages: Sequence[Stage]) -> str:

@@ -25,7 +25,7 @@ class Tag(Strict):
     """The ``comment`` of a clip: which run, which request, which packets, and the numerics that changed on the way.
 
     ``seams`` names, for each seam, the step before it and the fields that differ: "after step 12: torch". Empty for a
-    clip that one fingerprint made.
+    clip that one fingerprint made. ``quantised`` says in what the transformer multiplied, where that was not exact.
     """
 
     shotclock: str
@@ -33,6 +33,7 @@ class Tag(Strict):
     request_sha256: str
     packets_sha256: str
     seams: tuple[str, ...] = ()
+    quantised: str | None = None
 
     def to_json(self) -> str:
         """Compact, for a metadata tag."""
@@ -67,13 +68,26 @@ def packets_sha256(clip: Path) -> str:
     ).hexdigest()
 
 
-def write_tag(clip: Path, *, run: str, request_sha256: str, version: str, seams: tuple[str, ...] = ()) -> Tag:
+def write_tag(
+    clip: Path,
+    *,
+    run: str,
+    request_sha256: str,
+    version: str,
+    seams: tuple[str, ...] = (),
+    quantised: str | None = None,
+) -> Tag:
     """Put the tag into ``clip`` by copying its packets into a new file that takes its place, whole or not at all.
 
     Raises :class:`RenderFailed` where the copy's packets are not the same: then the clip is as it was.
     """
     tag = Tag(
-        shotclock=version, run=run, request_sha256=request_sha256, packets_sha256=packets_sha256(clip), seams=seams
+        shotclock=version,
+        run=run,
+        request_sha256=request_sha256,
+        packets_sha256=packets_sha256(clip),
+        seams=seams,
+        quantised=quantised,
     )
     try:
         with aside(clip) as copy:

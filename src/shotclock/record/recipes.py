@@ -52,7 +52,7 @@ class Recipe(Strict):
             **({"models": self.models} if self.models else {}),
             "recipe": request.get("recipe", "one_stage"),
             **({"model_class": declared} if declared in ("dev", "distilled") else {}),
-            **({"decoder": request["decoder"]} if "decoder" in request else {}),
+            **{name: request[name] for name in ("decoder", "quantise") if name in request},
             "prompt": escaped(request["prompt"]),
             "negative_prompt": escaped(request["negative_prompt"]),
             "size": f"{request['width']}x{request['height']}",

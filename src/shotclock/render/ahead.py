@@ -30,7 +30,7 @@ from shotclock.model.diffusion_decoder import DecoderConfig
 from shotclock.plan.cost import TEXT_TOKENS
 from shotclock.plan.cost import decode_flops as conv_flops
 from shotclock.plan.forecast import Case, Forecast, forecast
-from shotclock.plan.key import attention_order, law_key
+from shotclock.plan.key import attention_order, law_key, quantisation_of
 from shotclock.plan.law import LawKey
 from shotclock.plan.memory import FLOAT_BYTES, Jobs, Needs, Room, Tiles, Weights
 from shotclock.plan.pricing import Scope
@@ -122,6 +122,7 @@ def key_of(request: Request, config: TransformerConfig, machine: Machine) -> Law
         torch_build=torch.__version__,
         dtype=machine.dtype_name,
         attention=attention_order(machine.device.type),
+        quantisation=quantisation_of(request.quantise),
     )
 
 

@@ -26,9 +26,10 @@ from shotclock.guidance import Guidance, Guider
 from shotclock.latents import noise, text_to_video
 from shotclock.model.attention import attention_backends
 from shotclock.model.config import TransformerConfig, transformer_config
+from shotclock.model.quantise import device_product, quantise_in_place
 from shotclock.model.transformer import Transformer
 from shotclock.plan.cost import TEXT_TOKENS
-from shotclock.plan.key import attention_order, law_key
+from shotclock.plan.key import attention_order, law_key, quantisation_of
 from shotclock.plan.law import AUDIO_WEIGHT, LawKey, Sample, Timings, kind_of
 from shotclock.plan.rate import PhaseSample, Rates, units_of
 from shotclock.render.ahead import Machine, matrix_sample, read_room
@@ -43,6 +44,7 @@ from shotclock.render.settings import DTYPES, TINY, device_name, pick_device, ti
 from shotclock.render.text import TextEncoder
 from shotclock.schedule import Sampler, sigmas
 from shotclock.weights.checkpoint import CheckpointHeaders, Recipe, find_checkpoints, read_headers, recipe_for
+from shotclock.weights.fp8 import require_asked, require_quantisable
 from shotclock.weights.released import MODEL_VERSION, PINNED_25_CONFIG, one_stage
 from shotclock.weights.transformer import load_connectors, load_transformer
 
@@ -114,14 +116,20 @@ def calibrate_here(
     *,
     home: Path,
     legs_per_pass: int,
+    quantise: str | None,
     pinned_config: bool,
     say: Callable[[str], None],
 ) -> Calibration:
     """:func:`calibrate` from what was said on the command line."""
     where = pick_device(device)
     machine = Machine(device=where, name=device_name(where), dtype=dtype_for(where, dtype), room=read_room(where))
+    require_asked(quantise, where, machine.dtype)
     headers = files_for(models, where, home, pinned_config=pinned_config)
-    return calibrate(machine, headers, legs_per_pass=legs_per_pass, pinned_config=pinned_config, say=say)
+    if quantise is not None and headers is not None:
+        require_quantisable(headers.transformer)
+    return calibrate(
+        machine, headers, legs_per_pass=legs_per_pass, quantise=quantise, pinned_config=pinned_config, say=say
+    )
 
 
 def dtype_for(device: torch.device, name: str | None) -> torch.dtype:
@@ -140,6 +148,7 @@ def calibrate(
     legs_per_pass: int,
     pinned_config: bool,
     say: Callable[[str], None],
+    quantise: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
     """Measure ``headers``' model on ``machine``, or one of random weights; about a minute on a GPU.
@@ -152,9 +161,11 @@ def calibrate(
     with torch.inference_mode(), attention_backends():
         contexts = None if headers is None or headers.text_encoder is None else encode(bench, headers, pinned_config)
         transformer = model_of(bench, headers, pinned_config)
+        if quantise is not None:
+            quantise_in_place(transformer, device_product)
         recipe = one_stage(MODEL_VERSION, None) if headers is None else recipe_for(headers.transformer)
         guidance = guidance_of(recipe, legs_per_pass)
-        key = key_of(machine, transformer.config, guidance)
+        key = key_of(machine, transformer.config, guidance, quantise)
         ladder, start = ladder_of(transformer.config, machine.device)
         samples = forwards(bench, transformer, contexts or random_contexts(machine, transformer), guidance, key)
         del transformer, contexts
@@ -244,7 +255,7 @@ def guidance_of(recipe: Recipe, legs_per_pass: int) -> Guidance:
     return Guidance(video=guider(recipe.video_cfg), audio=guider(recipe.audio_cfg), legs_per_pass=legs_per_pass)
 
 
-def key_of(machine: Machine, config: TransformerConfig, guidance: Guidance) -> LawKey:
+def key_of(machine: Machine, config: TransformerConfig, guidance: Guidance, quantise: str | None = None) -> LawKey:
     """The key that renders of this model here have."""
     return law_key(
         config,
@@ -253,6 +264,7 @@ def key_of(machine: Machine, config: TransformerConfig, guidance: Guidance) -> L
         torch_build=torch.__version__,
         dtype=machine.dtype_name,
         attention=attention_order(machine.device.type),
+        quantisation=quantisation_of(quantise),
     )
 
 

@@ -15,6 +15,7 @@ import torch
 
 import shotclock
 from shotclock.model.attention import BACKENDS
+from shotclock.plan.key import UNQUANTISED
 from shotclock.plan.planner import Plan
 from shotclock.request import Document
 
@@ -46,7 +47,7 @@ class Numerics(Document):
     dtype: str
     attention: str
     launch: Literal["eager"] = "eager"
-    quantisation: Literal["none"] = "none"
+    quantisation: str = UNQUANTISED
     legs_per_pass: int
     gpus: int = 1
     code: str
@@ -89,6 +90,7 @@ def numerics(plan: Plan, device: torch.device, legs_per_pass: int) -> Numerics:
         torch=torch.__version__,
         dtype=plan.dtype,
         attention=">".join(backend.name.lower().removesuffix("_attention") for backend in BACKENDS),
+        quantisation=plan.quantisation,
         legs_per_pass=legs_per_pass,
         code=code_digest(),
     )

@@ -43,7 +43,13 @@ def replay(
     with torch.inference_mode(), attention_backends():
         encoded = encode_media(request, read_media(run, request), headers, device=device, dtype=dtype)
         transformer = load_fused(
-            headers, given, stage.lora, device=device, dtype=dtype, pinned_config=plan.pinned_config
+            headers,
+            given,
+            stage.lora,
+            device=device,
+            dtype=dtype,
+            pinned_config=plan.pinned_config,
+            quantise=request.quantise,
         )
         begun = Begun(encoded=encoded, left=None, upscaled=None)
         latents = begun.latents(request, stage).to(device, transformer.dtype)

@@ -32,6 +32,7 @@ from shotclock.render.settings import (
 from shotclock.render.text import TextEncoder, read_prompts
 from shotclock.request import Request, parse_fps
 from shotclock.weights.checkpoint import CheckpointHeaders, Kind, find_part, recipe_for
+from shotclock.weights.fp8 import require_asked, require_quantisable
 from shotclock.weights.transformer import load_connectors, require_fit
 
 AUTO = "auto"
@@ -54,7 +55,10 @@ class Resolved:
 def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resolved:
     """Resolve or refuse; ``say`` is told what a user should know before the start."""
     device, dtype = pick_device(settings.device), pick_dtype(settings)
+    require_asked(settings.quantise, device, dtype)
     headers = read_models(settings, home)
+    if settings.quantise is not None:
+        require_quantisable(headers.transformer)
     model_class = class_from(settings, headers.transformer, home)
     given = gather(settings.options, recipe_from(settings, model_class), headers, models_folder(settings, home))
     if settings.frames == AUTO:

@@ -47,6 +47,7 @@ from shotclock.render.snapshot import newest_snapshot
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir, write_aside
 from shotclock.weights.checkpoint import CheckpointHeaders, find_checkpoints, read_headers
+from shotclock.weights.fp8 import require_asked
 from shotclock.weights.transformer import require_fit
 
 
@@ -123,6 +124,7 @@ def resume(
     headers = headers_of(run, request, plan, models)
     require_fit(headers, pinned_config=plan.pinned_config)
     device = device_of(plan)
+    require_asked(request.quantise, device, DTYPES[plan.dtype])
     expected = expect(request, plan, headers, terms, device=device, home=home, times=times, run=run)
     require_accepted(expected, request)
     here = plan.model_copy(update={"device": device_name(device)})
@@ -162,8 +164,9 @@ def prove(path: Path, *, models: Path | None) -> list[str]:
     run = RunDir.existing(path)
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
     headers = headers_of(run, request, plan, models)
-    given = gather_again(request, paths_of(plan, models), headers)
-    return replay(run, request, plan, headers, given, device_of(plan))
+    given, device = gather_again(request, paths_of(plan, models), headers), device_of(plan)
+    require_asked(request.quantise, device, DTYPES[plan.dtype])
+    return replay(run, request, plan, headers, given, device)
 
 
 def job_of(

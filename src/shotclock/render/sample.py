@@ -160,7 +160,13 @@ def load(job: Job, journal: Journal, lora: float) -> Transformer:
             gc.collect()
             release(job.device)
         return load_fused(
-            job.headers, job.given, lora, device=job.device, dtype=job.dtype, pinned_config=job.plan.pinned_config
+            job.headers,
+            job.given,
+            lora,
+            device=job.device,
+            dtype=job.dtype,
+            pinned_config=job.plan.pinned_config,
+            quantise=job.request.quantise,
         )
 
 

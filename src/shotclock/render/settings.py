@@ -80,6 +80,7 @@ class Settings:
     upscaler: Path | None = None
     duration_head: Path | None = None
     decoder: str = "conv"
+    quantise: str | None = None
 
     @property
     def options(self) -> Options:
@@ -235,6 +236,7 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
         legs_per_pass=settings.legs_per_pass or len(LegName),
         **given.fields(),
         decoder=settings.decoder,
+        quantise=settings.quantise,
     )
 
 
@@ -295,6 +297,8 @@ def command(request: Request, settings: Settings) -> str:
         options["class"] = request.model_class
     if request.decoder != "conv":
         options["decoder"] = request.decoder
+    if request.quantise is not None:
+        options["quantise"] = request.quantise
     for name in (*FILES, "audio", "distilled_lora", "upscaler"):
         if (path := getattr(settings, name)) is not None:
             options[name.replace("_", "-")] = path

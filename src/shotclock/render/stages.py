@@ -27,6 +27,7 @@ from shotclock.render.given import Given, Kept, loras_of
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside
 from shotclock.weights.checkpoint import CheckpointHeaders, read_header
+from shotclock.weights.fp8 import to_fp8
 from shotclock.weights.load import Progress
 from shotclock.weights.lora import fuse
 from shotclock.weights.stream import copies_to, stream, streamed_blocks
@@ -147,12 +148,14 @@ def load_fused(
     device: torch.device,
     dtype: torch.dtype,
     pinned_config: bool,
+    quantise: str | None,
     placement: Placement | None = None,
     progress: Progress | None = None,
 ) -> Transformer:
     """The transformer from its file, with the LoRAs of a stage; always from the file, where each fuse begins.
 
-    ``placement`` says how many of its blocks stay on the device; None is all. The bits are the same.
+    ``placement`` says how many of its blocks stay on the device; None is all. The bits are the same. ``quantise`` is
+    the request's: float8 is made of fused weights, so that each is rounded once, and all of it stays on the device.
     """
     loras = loras_of(given, strength)
     streams = placement is not None and placement.streams
@@ -167,6 +170,9 @@ def load_fused(
     )
     if loras:
         fuse(transformer, loras, device)
+    if quantise is not None:
+        assert not streams, "float8 is made on the device, where all blocks are"
+        to_fp8(transformer, headers.transformer, device)
     if placement is not None and streams:
         stream(
             transformer,

@@ -14,18 +14,19 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shotclock.errors import RequestError
 from shotclock.rundir import RunDir, write_aside
 from shotclock.verify.expectation import Expectation
 from shotclock.verify.finite import NonFinite, first_non_finite, stored_tensors
 from shotclock.verify.reader import Limits
-from shotclock.verify.verdict import Verdict, non_finite_verdict
+from shotclock.verify.verdict import QUANTISED, Verdict, non_finite_verdict
 from shotclock.verify.verifier import Known, verify_clip
 
 MOST_DOCUMENT_BYTES = 1 << 20  # of request.json; it has a few thousand
 MOST_LINE_BYTES = 1 << 20  # of one event
+MOST_WORD = 40  # characters of a choice
 MOST_LATENTS_BYTES = 1 << 32  # far over a minute of 1080p
 RATE = re.compile(r"\d{1,9}(?:[./]\d{1,9})?")  # "24", "23.976", "24000/1001"; nothing that takes long to parse
 STEREO = 2
@@ -52,6 +53,7 @@ class _Request(_Read):
     recipe: str
     model_class: str = "undeclared"
     sound: dict[str, Any] | None = None
+    quantise: str | None = Field(default=None, max_length=MOST_WORD)
     width: int
     height: int
     frames: int
@@ -112,6 +114,7 @@ class Run:
     expectation: Expectation
     lacks_guidance: bool
     guides_distilled: bool
+    quantised: str | None
     stopped: NonFinite | None
 
 
@@ -196,6 +199,7 @@ def read_run(path: Path) -> Run:
         ),
         lacks_guidance=request.lacks_guidance,
         guides_distilled=request.guides_distilled,
+        quantised=request.quantise,
         stopped=None if stopped is None else NonFinite(**stopped.model_dump(exclude={"event"})),
     )
 
@@ -271,10 +275,11 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _known(run: Run) -> Known:
-    """What the folder says beside its clip: whether latents are finite, and whether anything guided the render."""
+    """What the folder says beside its clip: finite latents or not, what guided the render, whether it was exact."""
     numbers = {"unguided": float(run.lacks_guidance), "guided_distilled": float(run.guides_distilled)}
+    facts = {} if run.quantised is None else {QUANTISED: f"the transformer multiplied in {run.quantised}: not exact"}
     if not run.folder.latents.is_file():
-        return Known(numbers=numbers)
+        return Known(numbers=numbers, facts=facts)
     found = first_non_finite(stored_tensors(run.folder.latents, most_bytes=MOST_LATENTS_BYTES))
     numbers["nonfinite_values"] = 0.0 if found is None else float(found.nans + found.infinities)
-    return Known(numbers=numbers, facts={} if found is None else {"error stage": str(found)})
+    return Known(numbers=numbers, facts=facts if found is None else facts | {"error stage": str(found)})

@@ -30,6 +30,9 @@ SEED_NUMBERS = (  # the seeds' report, in their order
     ("spectral crest", "spectral_crest", "{:.1f}"),
 )
 
+QUANTISED = "quantised"  # fact of a run's request
+SAID = ("error", "structure", QUANTISED)  # facts that are printed begin like this
+
 Numbers = Mapping[str, float | None]
 
 
@@ -86,7 +89,7 @@ class Verdict:
                 lines += [f"      try: {finding.way_out}", f"      threshold from: {finding.source}"]
         asked = [f"{finding.rule} ({finding.as_asked})" for finding in self.findings if finding.as_asked]
         lines += [f"as asked: {', '.join(asked)}"] if asked else []
-        lines += [f"  {name}: {fact}" for name, fact in self.facts.items() if name.startswith(("error", "structure"))]
+        lines += [f"  {name}: {fact}" for name, fact in self.facts.items() if name.startswith(SAID)]
         skipped = [finding.rule for finding in self.findings if finding.outcome is Outcome.SKIPPED]
         lines += [f"not judged, a number is missing: {', '.join(skipped)}"] if skipped else []
         return [*lines, f"not judged without a reference: {'; '.join(NOT_JUDGED)}"]

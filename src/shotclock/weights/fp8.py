@@ -12,15 +12,33 @@ from shotclock.model.quantise import Quantised, device_product, quantise_in_plac
 from shotclock.model.transformer import Transformer
 from shotclock.weights.header import Header
 
+FP8 = "fp8"  # the word of ``--quantise``
 FP8_CAPABILITY = (8, 9)  # Ada; Hopper and Blackwell follow
 QUANTISATION = "fp8 e4m3 rowwise"  # as law keys and numerics call it
+
+
+def require_asked(quantise: str | None, device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse ``--quantise`` for another word, device or dtype than there is a product for; None asks for nothing."""
+    if quantise is None:
+        return
+    if quantise != FP8:
+        raise RequestError(f"--quantise {quantise[:40]!r}", allowed=FP8, way_out="leave it out for bfloat16")
+    require_fp8(device)
+    if dtype != torch.bfloat16:
+        raise RequestError(
+            f"--quantise fp8 with --dtype {str(dtype).removeprefix('torch.')}",
+            allowed="bfloat16, what a float8 product with a scale a row gives",
+            way_out="leave --dtype out, or --quantise",
+        )
 
 
 def require_fp8(device: torch.device) -> None:
     """Raises :class:`RequestError` for a device that multiplies no float8."""
     found = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     if found is None or found < FP8_CAPABILITY:
-        said = device.type if found is None else f"compute capability {found[0]}.{found[1]}"
+        said = device.type
+        if found is not None:
+            said = f"{torch.cuda.get_device_name(device)}, compute capability {found[0]}.{found[1]}"
         raise RequestError(
             f"--quantise fp8 on a device without float8 products ({said})",
             allowed=f"a CUDA device of compute capability {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} or more",
