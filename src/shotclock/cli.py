@@ -56,6 +56,7 @@ Embed = Annotated[bool, typer.Option("--embed/--no-embed", help="Say in the clip
 Trace = Annotated[bool, typer.Option("--trace-nonfinite", help="Name leg and block where a number stops being finite.")]
 Private = Annotated[bool, typer.Option("--private", help="Keep the prompts out of the record.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")]
+Seat_ = Annotated[str | None, typer.Option(help="Of a rank; its starter says it.", hidden=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document as the last line of stdout.")]
 
 # Options of a render that are not part of what is rendered.
@@ -71,6 +72,7 @@ TERMS = (
     "private",
     "quiet",
     "as_json",
+    "seat",
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -213,6 +215,8 @@ def render(
     duration_head: Annotated[Path | None, typer.Option(help="This duration head, for --frames auto.")] = None,
     decoder: Annotated[str, typer.Option(help="conv, or diffusion: another file, exact tiles, more time.")] = "conv",
     quantise: Annotated[str | None, typer.Option(help="fp8: faster, not exact; needs a GPU with float8.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of this machine that share the forwards.")] = 1,
+    split: Annotated[str, typer.Option(help="How they do: auto, legs or tokens.")] = "auto",
     lease: Lease_ = None,
     lease_end: LeaseEnd = None,
     leases: Leases = "1",
@@ -224,18 +228,21 @@ def render(
     private: Private = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    seat: Seat_ = None,
 ) -> None:
     """Render PROMPT to an mp4 with sound."""
     options = dict(locals())
     for name in TERMS:
         del options[name]
     began_s = time.monotonic()
+    if gpus != 1 and seat is None:
+        _on_ranks(gpus, device, run, lease, lease_end, began_s, private=private, as_json=as_json)
     from shotclock.render.job import Times  # torch, transformers and diffusers: seconds
     from shotclock.render.run import start
     from shotclock.render.settings import Settings
 
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
-    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify, embed, trace_nonfinite)
+    terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify, embed, trace_nonfinite, seat=seat)
     console = None if quiet else stderr
     with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
         outcome = start(Settings(**options), terms, home=home(), times=times, console=console)
@@ -260,12 +267,20 @@ def resume(
     verify: Verify = True,
     embed: Embed = True,
     trace_nonfinite: Trace = False,
+    gpus: Annotated[int | None, typer.Option(help="GPUs, if not as many as it began on: a seam.")] = None,
     private: Private = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    seat: Seat_ = None,
 ) -> None:
     """Go on with a render from its folder, bit for bit as if it had never stopped."""
     began_s = time.monotonic()
+    if seat is None and not prove:
+        from shotclock.render.launch import planned
+
+        ranks, device = planned(run)
+        if (ranks := ranks if gpus is None else gpus) != 1:
+            _on_ranks(ranks, device, run, lease, lease_end, began_s, private=private, as_json=as_json)
     from shotclock.render import run as runs
     from shotclock.render.job import Times
 
@@ -274,11 +289,21 @@ def resume(
         return
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
     terms = _terms(
-        began_s, lease, lease_end, leases, on_overrun, rehearse, verify, embed, trace_nonfinite, accept_seam=accept_seam
+        began_s,
+        lease,
+        lease_end,
+        leases,
+        on_overrun,
+        rehearse,
+        verify,
+        embed,
+        trace_nonfinite,
+        accept_seam=accept_seam,
+        seat=seat,
     )
     console = None if quiet else stderr
     with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
-        outcome = runs.resume(run, terms, models=models, home=home(), times=times, console=console)
+        outcome = runs.resume(run, terms, models=models, home=home(), times=times, console=console, gpus=gpus)
     _end(outcome, quiet=quiet, as_json=as_json)
 
 
@@ -389,10 +414,12 @@ def _terms(
     trace_nonfinite: bool,
     *,
     accept_seam: bool = False,
+    seat: str | None = None,
 ) -> Terms:
     """The lease from flags and environment, read once, and what happens at its end."""
     from shotclock.closing import finish
     from shotclock.plan.forecast import parse_leases
+    from shotclock.render.ranks import Seat
     from shotclock.render.run import Terms
 
     found = _lease(began_s, lease, lease_end)
@@ -409,7 +436,46 @@ def _terms(
         accept_seam=accept_seam,
         trace_nonfinite=trace_nonfinite,
         judge=partial(finish, verify=verify, embed=embed) if verify or embed else None,
+        seat=None if seat is None else Seat.parse(seat),
     )
+
+
+def _on_ranks(
+    gpus: int,
+    device: str | None,
+    run: Path,
+    lease: str | None,
+    lease_end: str | None,
+    began_s: float,
+    *,
+    private: bool,
+    as_json: bool,
+) -> NoReturn:
+    """This very command on several ranks; says which one failed, and leaves a record where rank 0 could not."""
+    from shotclock.errors import RenderFailed
+    from shotclock.render.launch import note_failure, on_ranks
+
+    with _said_as_json(as_json):
+        try:
+            code = on_ranks(gpus, device, sys.argv[1:])
+        except RenderFailed as failed:
+            if note_failure(run, failed, time.monotonic() - began_s):
+                with _recorded(run, _lease(began_s, lease, lease_end), began_s, private=private):
+                    raise
+            raise
+    raise typer.Exit(code)
+
+
+@app.command(hidden=True)
+def follow(
+    seat: Annotated[str, typer.Argument(help="As its starter says it.")],
+    device: Annotated[str, typer.Option(help="cuda or cpu.")],
+) -> None:
+    """Be one of the other ranks of a render on several GPUs."""
+    from shotclock.render.crew import follow as follow_rank_0
+    from shotclock.render.ranks import Seat
+
+    follow_rank_0(Seat.parse(seat), device)
 
 
 def _lease(began_s: float, length: str | None, end: str | None) -> Lease:

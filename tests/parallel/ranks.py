@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, distributed
@@ -27,7 +29,7 @@ from shotclock.model.split import Share, Split, share_legs
 from shotclock.model.transformer import Kept, Model, Stream, Transformer
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.ranks import Seat
-from shotclock.render.together import agreed, joined, wait_for_all
+from shotclock.render.together import hear, joined, tell, wait_for_all
 from shotclock.schedule import sigmas
 
 WAIT_S = 60.0  # a collective that waits longer fails the test
@@ -188,6 +190,15 @@ def together(model: Transformer, world: int) -> dict[str, list[Tensor]]:
     return found
 
 
+def told(rank: int) -> Mapping[str, Tensor]:
+    """What rank 0 told, on every rank."""
+    word = MappingProxyType({"word": torch.arange(5.0)})
+    if rank:
+        return hear()
+    tell(word)
+    return word
+
+
 def rank_of(rank: int, world: int, folder: Path) -> None:
     """One process: joins its world, runs, saves."""
     torch.set_num_threads(1)
@@ -198,7 +209,7 @@ def rank_of(rank: int, world: int, folder: Path) -> None:
             seat = Seat(rank=rank, ranks=world, said=-1, alive=-1, rendezvous=folder / f"world-{world}")
             with joined(seat, torch.device("cpu"), timeout_s=WAIT_S):
                 found = together(random_model(), world)
-                found["agreed"] = [torch.tensor([agreed(75 if rank == 1 else 0), agreed(0)])]
+                found["told"] = [told(rank)["word"]]
                 wait_for_all()
     torch.save(found, folder / f"{world}-{rank}.pt")
 

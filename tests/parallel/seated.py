@@ -1,7 +1,7 @@
 """A rank without a model: takes its seat and does what it is told; see test_ranks.py.
 
-Orders: ``code N`` ends, ``die`` kills itself, ``wait`` waits for ever, ``say PLACE SECONDS|none``, ``touch FILE``,
-``see FILE`` waits until it is there, ``tell FILE`` writes the seat's numbers,
+Orders: ``code N`` ends, ``die`` kills itself, ``wait`` waits for ever, ``say PLACE-NUMBER SECONDS|none``, ``part``,
+``touch FILE``, ``see FILE`` waits until it is there, ``tell FILE`` writes the seat's numbers,
 ``outlive FILE`` waits until whoever told it is gone and reaped, ``obey N`` ends with N at SIGTERM,
 ``hold FIFO`` writes a byte and keeps it open.
 """
@@ -29,7 +29,10 @@ def main(seat: Seat, orders: list[str]) -> int:
                 while True:
                     signal.pause()
             case ["say", place, within]:
-                seat.say(place, None if within == "none" else float(within))
+                number = int(place.rpartition("-")[2])
+                seat.say(place, number=number, within_s=None if within == "none" else float(within))
+            case ["part"]:
+                seat.part()
             case ["touch", path]:
                 Path(path).touch()
             case ["see", path]:

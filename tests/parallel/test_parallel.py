@@ -89,10 +89,10 @@ def test_sequence_parallel_loops_end_where_one_process_does(found: dict[tuple[in
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_one_rank_that_must_stop_stops_all(found: dict[tuple[int, int], Found], world: int) -> None:
-    """The second rank alone brings a code, at the same boundary all have it; at the next one nobody does."""
+def test_what_rank_0_tells_is_heard_by_all(found: dict[tuple[int, int], Found], world: int) -> None:
+    """A frozen mapping with a tensor, as headers and latents are told."""
     for rank in range(world):
-        assert found[world, rank]["agreed"][0].tolist() == [75, 0]
+        assert found[world, rank]["told"][0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_legs_and_tokens_over_four_ranks(found: dict[tuple[int, int], Found]) -> None:

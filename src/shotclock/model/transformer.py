@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -49,6 +49,7 @@ class Stream:
     shards: Shards | None = None
 
 
+@runtime_checkable
 class Model(Protocol):
     """What a guided step needs of a transformer, on one rank or on several; see :class:`Transformer`."""
 

@@ -21,6 +21,7 @@ from shotclock.plan.cost import TEXT_TOKENS as CONTEXT_TOKENS
 from shotclock.plan.cost import step_flops
 from shotclock.plan.foreseen import Foreseen
 from shotclock.plan.key import UNQUANTISED, quantisation_of
+from shotclock.plan.spread import PlannedSplit, choose, names_of
 from shotclock.recipes import RecipeName, Stage, all_passes, warnings
 from shotclock.request import Document, Request
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
@@ -62,7 +63,8 @@ class Plan(Document):
     """What will run and what it is expected to take. ``forwards`` counts legs over all steps, ``passes`` launches.
 
     ``steps`` are evaluations of the model over all stages; ``video_tokens`` and ``step_flops`` are the last stage's,
-    ``sigmas`` the first one's. ``warnings`` are for verdict and record too.
+    ``sigmas`` the first one's. ``warnings`` are for verdict and record too. ``splits`` are of the stages, on several
+    GPUs only.
     """
 
     format: Literal["shotclock/plan/1"] = "shotclock/plan/1"
@@ -89,11 +91,22 @@ class Plan(Document):
     files: dict[str, PlannedFile]
     stages: tuple[PlannedStage, ...] = ()
     warnings: tuple[str, ...] = ()
+    gpus: int = 1
+    splits: tuple[PlannedSplit, ...] = ()
     forecast: Foreseen | None = None
 
     @property
     def _labelled(self) -> str:
         return "" if self.quantisation == UNQUANTISED else f", linear layers of the blocks in {self.quantisation}"
+
+    @property
+    def split(self) -> str:
+        """How the GPUs share the forwards, as fingerprint and cost law have it."""
+        return names_of(self.splits)
+
+    def on(self, gpus: int, splits: tuple[PlannedSplit, ...]) -> Plan:
+        """The same render on another number of GPUs or with another split."""
+        return self.model_copy(update={"gpus": gpus, "splits": splits})
 
     @property
     def total_forwards(self) -> int:
@@ -106,6 +119,7 @@ class Plan(Document):
         return [
             f"{self.video_tokens} video + {self.audio_tokens} audio tokens, {self.passes} passes on {self.device} "
             f"in {self.dtype}{self._labelled}",
+            *(split.line(number) for number, split in enumerate(self.splits, start=1)),
             *self.switches,
             *([f"{self.total_forwards} forwards in {len(self.stages)} stages"] if len(self.stages) > 1 else []),
             *(stage.line(number) for number, stage in enumerate(self.stages, start=1) if len(self.stages) > 1),
@@ -180,6 +194,26 @@ def _inexact(request: Request) -> tuple[str, ...]:
     if request.quantise is None:
         return ()
     return (f"not exact: linear layers of the blocks run in {quantisation_of(request.quantise)} (--quantise fp8)",)
+
+
+def splits_for(
+    request: Request, config: TransformerConfig, *, gpus: int, device_type: str, wish: str
+) -> tuple[PlannedSplit, ...]:
+    """The split of each stage over ``gpus``; none on one. Raises :class:`RequestError` where there is none."""
+    if gpus == 1:
+        return ()
+    clips = [(stage, stage.geometry) for stage in request.stages]
+    return tuple(
+        choose(
+            stage.guidance,
+            (clip.video_tokens + request.appended_tokens(clip), clip.audio_tokens),
+            config,
+            gpus=gpus,
+            device_type=device_type,
+            wish=wish,
+        )
+        for stage, clip in clips
+    )
 
 
 def levels_digest(stages: Sequence[Stage]) -> str:

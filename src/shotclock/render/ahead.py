@@ -31,7 +31,7 @@ from shotclock.plan.cost import TEXT_TOKENS
 from shotclock.plan.cost import decode_flops as conv_flops
 from shotclock.plan.forecast import Case, Forecast, forecast
 from shotclock.plan.key import attention_order, law_key, quantisation_of
-from shotclock.plan.law import LawKey
+from shotclock.plan.law import ONE, LawKey
 from shotclock.plan.memory import FLOAT_BYTES, Jobs, Needs, Room, Tiles, Weights
 from shotclock.plan.pricing import Scope
 from shotclock.plan.rate import MATRIX, PhaseSample, Rates
@@ -62,6 +62,8 @@ class Machine:
     name: str
     dtype: torch.dtype
     room: Room
+    gpus: int = 1
+    split: str = ONE
 
     @property
     def dtype_name(self) -> str:
@@ -123,6 +125,8 @@ def key_of(request: Request, config: TransformerConfig, machine: Machine) -> Law
         dtype=machine.dtype_name,
         attention=attention_order(machine.device.type),
         quantisation=quantisation_of(request.quantise),
+        gpus=machine.gpus,
+        split=machine.split,
     )
 
 

@@ -10,6 +10,7 @@ from shotclock.device import free_bytes, peak_bytes
 from shotclock.errors import RenderFailed, ShotclockError
 from shotclock.events import Phase, State
 from shotclock.render.job import Job
+from shotclock.render.together import lost
 
 
 def in_user_terms(job: Job, phase: Phase | None, error: Exception) -> ShotclockError | None:
@@ -21,6 +22,8 @@ def in_user_terms(job: Job, phase: Phase | None, error: Exception) -> ShotclockE
             return out_of_memory(job, phase)
         case OSError() | SafetensorError():
             return unwritable(job, phase, error)
+        case RuntimeError() if job.crew is not None:
+            return lost(job.crew.seat, error)
         case _:
             return None
 

@@ -16,6 +16,7 @@ import torch
 import shotclock
 from shotclock.model.attention import BACKENDS
 from shotclock.plan.key import UNQUANTISED
+from shotclock.plan.law import ONE
 from shotclock.plan.planner import Plan
 from shotclock.request import Document
 
@@ -50,6 +51,7 @@ class Numerics(Document):
     quantisation: str = UNQUANTISED
     legs_per_pass: int
     gpus: int = 1
+    split: str = ONE
     code: str
 
 
@@ -92,6 +94,8 @@ def numerics(plan: Plan, device: torch.device, legs_per_pass: int) -> Numerics:
         attention=">".join(backend.name.lower().removesuffix("_attention") for backend in BACKENDS),
         quantisation=plan.quantisation,
         legs_per_pass=legs_per_pass,
+        gpus=plan.gpus,
+        split=plan.split,
         code=code_digest(),
     )
 

@@ -13,6 +13,7 @@ import torch
 from shotclock.lease import Lease
 from shotclock.plan.foreseen import Foreseen
 from shotclock.plan.planner import Plan
+from shotclock.render.crew import Crew
 from shotclock.render.given import NOTHING, Given
 from shotclock.render.journal import Clock
 from shotclock.request import Request
@@ -38,7 +39,8 @@ class Job:
     """All that a render is given. ``contexts`` replaces the text encoder by a file of an earlier run.
 
     ``on_overrun`` is snapshot, stop or draft; ``rehearse`` auto, always or never. ``judge`` is None for no verdict.
-    ``prompts`` is the folder of features that earlier renders encoded; None keeps none.
+    ``prompts`` is the folder of features that earlier renders encoded; None keeps none. ``crew`` are the other ranks,
+    where the render has several.
     """
 
     request: Request
@@ -57,6 +59,7 @@ class Job:
     contexts: Path | None
     given: Given = NOTHING
     prompts: Path | None = None
+    crew: Crew | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,6 +140,8 @@ def produce(job: Job, journal: Journal, gate: Gate) -> Outcome:
             rehearse_if_worth(job, journal, gate)
             state, forwards, pass_s = sample(job, journal, contexts, encoded)
             del contexts
+        if job.crew is not None:
+            job.crew.part()
         if not (job.run.clip.is_file() and job.run.wave.is_file()):
             decode(job, journal, state)
     return Outcome(

@@ -12,11 +12,13 @@ from pathlib import Path
 import torch
 
 from shotclock.errors import DoesNotFit, RequestError
-from shotclock.plan.planner import Plan, make_plan
+from shotclock.model.config import transformer_config
+from shotclock.plan.planner import Plan, make_plan, splits_for
 from shotclock.render.ahead import Machine, decode_counter, fitting_legs, read_room
 from shotclock.render.contexts import connect, require_contexts
 from shotclock.render.duration import duration_names, frames_of, predict_s
 from shotclock.render.given import Given, gather, require_clip
+from shotclock.render.launch import require_gpus
 from shotclock.render.prompts import FOLDER, PromptCache
 from shotclock.render.settings import (
     Settings,
@@ -31,7 +33,7 @@ from shotclock.render.settings import (
 )
 from shotclock.render.text import TextEncoder, read_prompts
 from shotclock.request import Request, parse_fps
-from shotclock.weights.checkpoint import CheckpointHeaders, Kind, find_part, recipe_for
+from shotclock.weights.checkpoint import CheckpointHeaders, Kind, find_part, recipe_for, transformer_settings
 from shotclock.weights.fp8 import require_asked, require_quantisable
 from shotclock.weights.transformer import load_connectors, require_fit
 
@@ -54,6 +56,7 @@ class Resolved:
 
 def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resolved:
     """Resolve or refuse; ``say`` is told what a user should know before the start."""
+    require_gpus(settings.gpus, settings.device)
     device, dtype = pick_device(settings.device), pick_dtype(settings)
     require_asked(settings.quantise, device, dtype)
     headers = read_models(settings, home)
@@ -79,6 +82,9 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
         others=given.files,
         said=given.warnings,
     )
+    config = transformer_config(transformer_settings(headers.transformer, pinned_config=settings.pinned_config))
+    gpus, wish = settings.gpus, settings.split
+    plan = plan.on(gpus, splits_for(request, config, gpus=gpus, device_type=device.type, wish=wish))
     if settings.contexts is not None:
         require_contexts(settings.contexts, headers.transformer, request, pinned_config=settings.pinned_config)
     require_fit(headers, pinned_config=settings.pinned_config)

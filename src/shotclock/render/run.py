@@ -5,7 +5,6 @@ Everything that can be refused is refused here, before the run folder is made an
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,13 +17,16 @@ import torch
 from rich.console import Console
 
 from shotclock import __version__
-from shotclock.errors import DoesNotFit, RunDirError
+from shotclock.errors import DoesNotFit, RequestError, RunDirError
 from shotclock.lease import Lease
+from shotclock.model.config import transformer_config
 from shotclock.plan.forecast import Forecast
-from shotclock.plan.planner import Plan, read_plan
+from shotclock.plan.planner import Plan, read_plan, splits_for
 from shotclock.plan.pricing import Scope
+from shotclock.plan.spread import WISHES
 from shotclock.recipes import all_passes
 from shotclock.render.ahead import Machine, Window, cached_shares, look_ahead, read_room
+from shotclock.render.crew import Crew
 from shotclock.render.diffusion_decode import attention_for, attention_name
 from shotclock.render.finish import decode_draft
 from shotclock.render.given import gather_again, keep_media
@@ -32,6 +34,8 @@ from shotclock.render.job import Job, Judge, Outcome, Times
 from shotclock.render.journal import Listener
 from shotclock.render.pipeline import render
 from shotclock.render.prompts import FOLDER, PromptCache
+from shotclock.render.ranks import Seat
+from shotclock.render.reopen import device_of, headers_of, logged, paths_of
 from shotclock.render.replay import replay
 from shotclock.render.resolve import resolve
 from shotclock.render.settings import (
@@ -39,21 +43,22 @@ from shotclock.render.settings import (
     Settings,
     command,
     device_name,
-    pick_device,
-    video_kind,
 )
 from shotclock.render.show import LiveBar, PlainLines
 from shotclock.render.snapshot import newest_snapshot
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir, write_aside
-from shotclock.weights.checkpoint import CheckpointHeaders, find_checkpoints, read_headers
+from shotclock.weights.checkpoint import CheckpointHeaders, transformer_settings
 from shotclock.weights.fp8 import require_asked
 from shotclock.weights.transformer import require_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Under what a render runs: its lease and what happens at the end of it. ``leases`` is None for any number."""
+    """Under what a render runs: its lease and what happens at the end of it. ``leases`` is None for any number.
+
+    ``seat`` is this process's, rank 0's, where the render has several.
+    """
 
     lease: Lease
     leases: int | None
@@ -62,12 +67,24 @@ class Terms:
     accept_seam: bool
     trace_nonfinite: bool
     judge: Judge | None
+    seat: Seat | None = None
+
+    def require_seat(self, plan: Plan) -> None:
+        """Raises :class:`RequestError` for a render on several GPUs in a process that nobody else sits beside."""
+        ranks = 1 if self.seat is None else self.seat.ranks
+        if ranks != plan.gpus:
+            raise RequestError(
+                f"a render on {plan.gpus} GPUs in a process with {ranks - 1} beside it",
+                allowed="one process a GPU, as `shotclock render --gpus N` and `shotclock resume` start them",
+                way_out="use these commands, or --gpus 1",
+            )
 
 
 def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console: Console | None) -> Outcome:
     """Resolve, refuse or render into a new folder."""
     found = resolve(settings, home, sayer(console))
     settings, request, headers = found.settings, found.request, found.headers
+    terms.require_seat(found.plan)
     expected = expect(
         request,
         found.plan,
@@ -91,7 +108,8 @@ def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console
         write_aside(job.run.request, request.to_json().encode())
         write_aside(job.run.plan, plan.to_json().encode())
         keep_media(found.given, request, job.run, found.image_crf)
-        return begin(job, expected, said=command(request, settings), times=times, console=console)
+        said = command(request, settings)
+        return begin(job, expected, terms.seat, said=said, times=times, console=console)
 
 
 def require_accepted(expected: Forecast, request: Request) -> None:
@@ -114,9 +132,19 @@ def sayer(console: Console | None) -> Callable[[str], None]:
 
 
 def resume(
-    path: Path, terms: Terms, *, models: Path | None, home: Path, times: Times, console: Console | None
+    path: Path,
+    terms: Terms,
+    *,
+    models: Path | None,
+    home: Path,
+    times: Times,
+    console: Console | None,
+    gpus: int | None = None,
 ) -> Outcome | None:
-    """Go on with the render of a folder; None where it has ended already."""
+    """Go on with the render of a folder; None where it has ended already. ``gpus`` is None for as many as it began on.
+
+    Another number of them splits the forwards anew: other numerics.
+    """
     run = RunDir.existing(path)
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
     if any(line.get("event") == "RunEnds" for line in logged(run)):
@@ -125,6 +153,11 @@ def resume(
     require_fit(headers, pinned_config=plan.pinned_config)
     device = device_of(plan)
     require_asked(request.quantise, device, DTYPES[plan.dtype])
+    if gpus not in (None, plan.gpus):
+        config = transformer_config(transformer_settings(headers.transformer, pinned_config=plan.pinned_config))
+        splits = splits_for(request, config, gpus=gpus, device_type=device.type, wish=WISHES[0])
+        plan = plan.on(gpus, splits)
+    terms.require_seat(plan)
     expected = expect(request, plan, headers, terms, device=device, home=home, times=times, run=run)
     require_accepted(expected, request)
     here = plan.model_copy(update={"device": device_name(device)})
@@ -137,7 +170,7 @@ def resume(
     with run.writing():
         run.sweep()
         said = next((line["command"] for line in logged(run) if line.get("event") == "RunBegins"), "")
-        return begin(job, expected, said=said, times=times, console=console)
+        return begin(job, expected, terms.seat, said=said, times=times, console=console)
 
 
 def draft(path: Path, *, models: Path | None) -> Path:
@@ -163,6 +196,12 @@ def prove(path: Path, *, models: Path | None) -> list[str]:
     """
     run = RunDir.existing(path)
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
+    if plan.gpus > 1:
+        raise RequestError(
+            f"a proof of a render on {plan.gpus} GPUs ({plan.split})",
+            allowed="runs on one GPU: a replay is one process, which rounds otherwise",
+            way_out="resume it in a copy of its folder and compare the snapshots' names, which end in their sha256",
+        )
     headers = headers_of(run, request, plan, models)
     given, device = gather_again(request, paths_of(plan, models), headers), device_of(plan)
     require_asked(request.quantise, device, DTYPES[plan.dtype])
@@ -198,8 +237,10 @@ def job_of(
     )
 
 
-def begin(job: Job, expected: Forecast, *, said: str, times: Times, console: Console | None) -> Outcome:
-    """Say what will happen and do it; the caller holds the folder."""
+def begin(
+    job: Job, expected: Forecast, seat: Seat | None, *, said: str, times: Times, console: Console | None
+) -> Outcome:
+    """Say what will happen and do it, with the other ranks where there are any; the caller holds the folder."""
     with ExitStack() as stack:
         listeners: list[Listener] = []
         if console is not None:
@@ -207,6 +248,8 @@ def begin(job: Job, expected: Forecast, *, said: str, times: Times, console: Con
             for line in [*job.lease.lines(times.clock()), *job.plan.lines(), *expected.lines()]:
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
             listeners.append(_listener(job.plan, console, stack))
+        if seat is not None:
+            job = replace(job, crew=stack.enter_context(Crew(seat, job.device)))
         return render(job, times=times, first_line=first_line(said, job), listeners=listeners)
 
 
@@ -239,7 +282,14 @@ def expect(
     return look_ahead(
         request,
         headers,
-        Machine(device=device, name=plan.device, dtype=DTYPES[plan.dtype], room=read_room(device)),
+        Machine(
+            device=device,
+            name=plan.device,
+            dtype=DTYPES[plan.dtype],
+            room=read_room(device),
+            gpus=plan.gpus,
+            split=plan.split,
+        ),
         scope=scope,
         window=Window(lease=terms.lease, began_s=times.began_s, now_s=times.clock(), leases=terms.leases),
         home=home,
@@ -278,55 +328,6 @@ def passes_done(request: Request, plan: Plan, run: RunDir | None) -> int:
     return steps + sum(set(launch.legs) <= set(found.state.legs) for launch in begun)
 
 
-def headers_of(run: RunDir, request: Request, plan: Plan, models: Path | None) -> CheckpointHeaders:
-    """Headers of the run's files, where they were or in ``models``; the text encoder only while it is needed."""
-    text_wanted = not run.contexts.is_file() and "text_encoder" in plan.files
-    paths = {role: path for role, path in paths_of(plan, models).items() if text_wanted or role != "text_encoder"}
-    if models is None:
-        if missing := [str(path) for path in paths.values() if not path.is_file()]:
-            raise RunDirError(
-                f"{missing[0]} is not there any more",
-                allowed="the files that the render began with",
-                way_out="say where they are now: --models DIR",
-            )
-        models = paths["transformer"].parent
-    found = find_checkpoints(
-        models,
-        transformer=paths["transformer"],
-        text_encoder=paths.get("text_encoder"),
-        video_vae=paths["video_vae"],
-        audio_vae=paths["audio_vae"],
-        text_encoder_wanted=text_wanted,
-        pinned_config=plan.pinned_config,
-        video_kind=video_kind(request.decoder),
-    )
-    return read_headers(found, pinned_config=plan.pinned_config, video_kind=video_kind(request.decoder))
-
-
-def paths_of(plan: Plan, models: Path | None) -> dict[str, Path]:
-    """The run's files of weights by role, where they were or in ``models``."""
-    paths = {role: Path(file.path) for role, file in plan.files.items()}
-    return paths if models is None else {role: models / path.name for role, path in paths.items()}
-
-
-def device_of(plan: Plan) -> torch.device:
-    """The first device that is called as the plan says, else the machine's own choice: the fingerprint tells."""
-    names = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-    alike = [name for name in names if device_name(torch.device(name)) == plan.device]
-    return torch.device(alike[0]) if alike else pick_device(None)
-
-
-def logged(run: RunDir) -> list[dict[str, Any]]:
-    """Whole lines of the event log so far."""
-    lines: list[dict[str, Any]] = []
-    for text in run.events.read_text(errors="replace").splitlines() if run.events.is_file() else []:
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue  # cut by a kill or a full disk
-    return lines
-
-
 def first_line(said: str, job: Job) -> dict[str, Any]:
     """The first line of an attempt: everything that reproduces the run."""
     earlier = sum(line.get("event") == "RunBegins" for line in logged(job.run))
@@ -341,6 +342,8 @@ def first_line(said: str, job: Job) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "device": plan.device,
+        "ranks": [plan.device] * plan.gpus,
+        "split": plan.split,
         "dtype": plan.dtype,
         "decoder": job.request.decoder,
         "decoder_attention": decoder_attention(job),

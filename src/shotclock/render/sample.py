@@ -25,9 +25,12 @@ from shotclock.events import (
     StepEnds,
 )
 from shotclock.geometry import patchify_audio, patchify_video
-from shotclock.model.transformer import Transformer
+from shotclock.latents import Latents
+from shotclock.model.transformer import Model, Transformer
+from shotclock.plan.spread import split_of
 from shotclock.recipes import Stage, all_passes
 from shotclock.render.contexts import Contexts
+from shotclock.render.crew import Begin, Load
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.failures import first_not_finite, not_finite
 from shotclock.render.finish import decode_draft
@@ -40,7 +43,6 @@ from shotclock.render.stages import (
     Begun,
     Encoded,
     Left,
-    load_fused,
     stage_at,
     to_render,
     to_stage,
@@ -159,15 +161,17 @@ def load(job: Job, journal: Journal, lora: float) -> Transformer:
         if lora:
             gc.collect()
             release(job.device)
-        return load_fused(
-            job.headers,
-            job.given,
-            lora,
-            device=job.device,
+        load = Load(
+            headers=job.headers,
+            given=job.given,
+            lora=lora,
             dtype=job.dtype,
             pinned_config=job.plan.pinned_config,
             quantise=job.request.quantise,
         )
+        if job.crew is not None:
+            job.crew.load(load)
+        return load.transformer(job.device)
 
 
 def upscale(job: Job, journal: Journal, left: Left) -> Tensor:
@@ -193,8 +197,9 @@ def sample_stage(
         prepared = prepare(transformer, latents, contexts)
         identity = identity_of(job)
         state = beginning(job, journal, identity, begin(stage.sampler, latents, stage.noise_seed), stage)
+        passes_before = sum(len(step) for step in all_passes(job.request.stages[: stage.number - 1], job.plan.blocks))
+        model = shared(job, transformer, stage, latents, contexts, state, passes_before)
     planned = forwards_left(job, stage, state)
-    passes_before = sum(len(step) for step in all_passes(job.request.stages[: stage.number - 1], job.plan.blocks))
     ran = Counter(tally.forwards)
     legs = stage.guidance.legs(job.plan.blocks)
     try:
@@ -202,16 +207,19 @@ def sample_stage(
             journal.phase(Phase.DENOISE),
             tracing(transformer, legs) if job.trace_nonfinite else nullcontext() as trace,
         ):
-            for one in denoise(transformer, prepared, stage.schedule(), stage.guidance, state, stage.sampler):
+            for one in denoise(model, prepared, stage.schedule(), stage.guidance, state, stage.sampler):
                 event = to_render(one, stage, passes_before, job.plan.steps)
                 if isinstance(event, StepEnds | LegsEnd):
                     require_finite(job, journal, event.state, trace)
                     state = to_stage(event.state, stage)
                     keep(job, journal, event.state, identity)
-                tally.add(journal.say(event))
+                tick = journal.say(event)
+                tally.add(tick)
+                if job.crew is not None:
+                    job.crew.heed(tick)
     except RenderStopped:
         tally.stopped_at = replace(state, step=state.step + stage.first)
-        del transformer, prepared, latents  # the exception holds this frame, and must not hold the model with it
+        del transformer, model, prepared, latents  # the exception holds this frame, and must not hold the model with it
         raise
     if tally.forwards - ran != planned:
         raise RenderFailed(
@@ -220,6 +228,33 @@ def sample_stage(
             way_out="report this as a bug",
         )
     return state
+
+
+def shared(
+    job: Job,
+    transformer: Transformer,
+    stage: Stage,
+    latents: Latents,
+    contexts: Contexts,
+    state: State,
+    passes_before: int,
+) -> Model:
+    """The transformer, or this rank's part of it where the others begin the stage too."""
+    if job.crew is None:
+        return transformer
+    planned = job.plan.splits[stage.number - 1]
+    return job.crew.begin(
+        transformer,
+        Begin(
+            stage=stage,
+            split=split_of(planned, stage.guidance, job.plan.blocks),
+            latents=latents,
+            contexts=contexts,
+            state=state,
+            passes_before=passes_before,
+            steps=job.plan.steps,
+        ),
+    )
 
 
 def forwards_left(job: Job, stage: Stage, state: State) -> Counter[str]:

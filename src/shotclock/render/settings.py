@@ -81,6 +81,8 @@ class Settings:
     duration_head: Path | None = None
     decoder: str = "conv"
     quantise: str | None = None
+    gpus: int = 1
+    split: str = "auto"
 
     @property
     def options(self) -> Options:
@@ -299,6 +301,8 @@ def command(request: Request, settings: Settings) -> str:
         options["decoder"] = request.decoder
     if request.quantise is not None:
         options["quantise"] = request.quantise
+    if settings.gpus > 1:
+        options |= {"gpus": settings.gpus, "split": settings.split}
     for name in (*FILES, "audio", "distilled_lora", "upscaler"):
         if (path := getattr(settings, name)) is not None:
             options[name.replace("_", "-")] = path
