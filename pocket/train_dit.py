@@ -29,15 +29,23 @@ from pocket.whole import AVERAGE, STATE, Whole, save_weights
 from shotclock.render.text import DEFAULT_NEGATIVE_PROMPT
 from shotclock.schedule import MAX_SHIFT
 
-MATRIX_LR, VECTOR_LR, CLIP = 3e-3, 1e-3, 1.0
-AVERAGE_DECAY = 0.9995
+MATRIX_LR, VECTOR_LR, CLIP = 2e-3, 1e-3, 1.0
+AVERAGE_DECAY = 0.999
 AUDIO_WEIGHT = 1.0
 DROP_EMPTY, DROP_NEGATIVE = 0.06, 0.06  # captions replaced by "" and by the default negative prompt
 ISOLATED, FIRST_FRAME_CLEAN, SOUND_CLEAN = 0.10, 0.08, 0.05
 FIRST_FRAME_TOKENS = network.GEOMETRY.rows * network.GEOMETRY.columns
 UNIFORM_SIGMAS = 0.4  # share of sigmas drawn uniformly; the rest follow the official schedule's density
 NEGATIVE_TOKENS = 64
-ADAM_PARTS = ("patchify_proj", "proj_out", "embed_tokens", "learnable_registers", "scale_shift_table", "keyframes")
+ADAM_PARTS = (
+    "patchify_proj",
+    "proj_out",
+    "embed_tokens",
+    "learnable_registers",
+    "scale_shift_table",
+    "keyframes",
+    "adaln",
+)
 DRAWN_AT_ONCE = 16  # groups
 LOG_EVERY = 100
 STEPS_AHEAD = 2  # steps the CPU may be ahead of the GPU: the schedule goes by the clock
@@ -55,7 +63,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument(
         "--decay-from", type=float, default=0.4, help="share of the run where the rate begins to fall; 1: never"
     )
-    p.add_argument("--groups", type=int, default=64, help="captions a step")
+    p.add_argument("--groups", type=int, default=32, help="captions a step")
     p.add_argument("--members", type=int, default=4, help="clips a caption")
     p.add_argument("--pool", type=int, default=16384, help="groups kept as latents")
     p.add_argument("--fill", type=int, default=2048, help="groups drawn before the first step")
@@ -65,7 +73,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--quick", action="store_true", help="judge the default and cfg 1 alone")
     p.add_argument("--seed", type=int, default=0, help="another one for every part of a run: new clips")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--compile-s", type=float, default=80.0, help="seconds that compiling a block may take; 0 for never")
+    p.add_argument("--compile-s", type=float, default=0.0, help="seconds that compiling a block may take; 0 for never")
     return p.parse_args()
 
 

@@ -21,8 +21,8 @@ def _quantise_kernel(x, out, scales, width, row_stride, least, largest, BLOCK: t
     index = tl.arange(0, BLOCK)
     mask = index < width
     value = tl.load(x + program * row_stride + index, mask=mask, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(value), axis=0), least) / largest
-    scaled = tl.minimum(tl.maximum(value / scale, -largest), largest)
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(value), axis=0), least), largest)
+    scaled = tl.minimum(tl.maximum(tl.div_rn(value, scale), -largest), largest)
     tl.store(out + program * width + index, scaled.to(out.dtype.element_ty), mask=mask)
     tl.store(scales + program, scale)
 
