@@ -6,11 +6,13 @@ import io
 import json
 
 import pytest
+import torch
 
 from fakes import FakeClock
 from shotclock.events import PassBegins, PassEnds, Phase, PhaseBegins, Progress
 from shotclock.guidance import LegName
 from shotclock.render.journal import Journal, Tick
+from shotclock.render.laps import Stopwatch
 
 LEGS = tuple(LegName)
 
@@ -101,3 +103,71 @@ def test_events_from_before_the_journal_get_their_own_time() -> None:
     book = journal(log, FakeClock())
     book.say(PhaseBegins(phase=Phase.IMPORT), at_s=0.0)
     assert lines(log)[-1]["t_s"] == 0.0
+
+
+class FakeDevice:
+    """Two marks on a device that works ``busy_s`` a pass; remembers what it was asked for."""
+
+    def __init__(self, busy_s: float, said: list[str]) -> None:
+        self.busy_s, self.said = busy_s, said
+
+    def mark(self, number: int) -> None:
+        self.said.append(f"mark {number}")
+
+    def between_s(self) -> float:
+        self.said.append("read")
+        return self.busy_s
+
+
+@pytest.mark.parametrize(("busy_s", "device_s"), [(9.0, 9.0), (None, None)])
+def test_a_pass_is_split_into_launch_and_device_time(busy_s: float | None, device_s: float | None) -> None:
+    """2 s of the gate, 3 s of launching, 7 s of waiting: one pair of marks, read after the one wait that is there."""
+    log, clock, said = io.BytesIO(), FakeClock(), []
+
+    def synchronise() -> None:
+        said.append("wait")
+        clock.now_s += 7
+
+    device = None if busy_s is None else FakeDevice(busy_s, said)
+    book = Journal(log, clock=clock, synchronise=synchronise, start_s=0.0, stopwatch=Stopwatch(clock, device))
+
+    def gate(tick: Tick) -> None:
+        clock.now_s += 2 if isinstance(tick.event, PassBegins) else 0
+
+    book.gate = gate
+    book.say(PassBegins(index=1, step=1, steps=3, legs=LEGS))
+    clock.now_s += 3
+    tick = book.say(PassEnds(index=1, step=1, steps=3, legs=LEGS))
+    assert (tick.launch_s, tick.device_s, tick.last_s) == (3.0, device_s, 12.0)
+    assert said == (["wait"] if device is None else ["mark 0", "mark 1", "wait", "read"])
+    begins, ends = lines(log)
+    assert (ends["launch_s"], ends["device_s"]) == (3.0, device_s) and "launch_s" not in begins
+
+
+def test_a_refused_pass_is_not_marked() -> None:
+    """The gate speaks first: what it refuses is not launched, and nothing is timed."""
+    clock, said = FakeClock(), []
+    book = Journal(
+        io.BytesIO(),
+        clock=clock,
+        synchronise=lambda: None,
+        start_s=0.0,
+        stopwatch=Stopwatch(clock, FakeDevice(1, said)),
+    )
+
+    def refuse(tick: Tick) -> None:
+        raise RuntimeError(tick.event)
+
+    book.gate = refuse
+    with pytest.raises(RuntimeError):
+        book.say(PassBegins(index=1, step=1, steps=3, legs=LEGS))
+    assert said == []
+
+
+def test_on_a_cpu_launching_is_the_whole() -> None:
+    """There is no device clock, and what is enqueued is computed."""
+    clock = FakeClock()
+    watch = Stopwatch.of(clock, torch.device("cpu"))
+    watch.begin()
+    clock.now_s += 4
+    assert (watch.launched_s(), watch.device_s()) == (4.0, None)

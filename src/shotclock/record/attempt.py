@@ -30,7 +30,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeen:
-    """A transformer pass; ``seconds`` is None where it was announced and no line says that it ended."""
+    """A transformer pass; ``seconds`` is None where it was announced and no line says that it ended.
+
+    ``launch_s`` and ``device_s`` as :class:`shotclock.record.runfacts.PassRow` has them.
+    """
 
     index: int
     step: int
@@ -39,6 +42,8 @@ class PassSeen:
     begin_s: float
     seconds: float | None
     warm_up: bool
+    launch_s: float | None = None
+    device_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,7 +240,14 @@ def _median(passes: Sequence[PassRow]) -> Fact:
 
 def _passes(attempt: Attempt) -> list[PassRow]:
     return [
-        PassRow(attempt=attempt.number, step=line["step"], legs="+".join(line["legs"]), seconds=float(line["last_s"]))
+        PassRow(
+            attempt=attempt.number,
+            step=line["step"],
+            legs="+".join(line["legs"]),
+            seconds=float(line["last_s"]),
+            launch_s=_float(line.get("launch_s")),
+            device_s=_float(line.get("device_s")),
+        )
         for line in attempt.of("PassEnds")
         if line.get("last_s") is not None
     ]

@@ -15,6 +15,7 @@ from shotclock.record.figures import counted, duration_text, figure, percent_tex
 from shotclock.record.plots import Curve, Dots, draw_passes, draw_projection
 from shotclock.record.run_seen import RunSeen
 from shotclock.record.seen import Missing
+from shotclock.record.split import split_of
 from shotclock.record.views import Cell, Fact, Part, Section, Strip, Table
 
 TONES = {  # of phases, as numbers of the style sheet's series; 0 is grey
@@ -140,9 +141,23 @@ def passes_section(run: RunSeen) -> Section:
                 rows=tuple(rows),
                 numbers=(1, 2, 3, 4, 5, 6),
             ),
+            *_splits(ended),
         ),
         notes=_passes_notes(timeline),
     )
+
+
+def _splits(ended: Sequence[PassSeen]) -> tuple[Table, ...]:
+    """Launch and device time by kind of warm pass; no table for a log without them."""
+    rows: list[tuple[Cell, ...]] = []
+    for kind in sorted({kind_of(seen) for seen in ended}):
+        mine = [seen for seen in ended if kind_of(seen) == kind and not seen.warm_up]
+        split = split_of([(seen.seconds or 0.0, seen.launch_s, seen.device_s) for seen in mine])
+        if split is not None:
+            device: Cell = Missing(reason="no clock") if split.device_s is None else seconds_text(split.device_s)
+            rows.append((kind, seconds_text(split.launch_s), device, split.bound))
+    head = ("warm passes, medians", "launch", "device", "which says")
+    return (Table(head=head, rows=tuple(rows), numbers=(1, 2)),) if rows else ()
 
 
 def _kind_row(kind: str, passes: Sequence[PassSeen]) -> tuple[Cell, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from shotclock.record.facts import Fact, Samples, Seconds, Strict, missing
+from shotclock.record.split import Split, split_of
 
 METHOD = "pass: from just before its launch to device-synchronised; the last of a step includes guidance and Euler"
 EndKind = Literal["finished", "verdict failed", "failed", "refused", "stopped", "killed", "unknown"]
@@ -38,12 +39,18 @@ class End(Strict):
 
 
 class PassRow(Strict):
-    """One launch that ended: seconds as ``method`` brackets them, legs joined by "+"."""
+    """One launch that ended: seconds as ``method`` brackets them, legs joined by "+".
+
+    ``launch_s`` is the host's part of them, until all was enqueued, ``device_s`` the device's own; None where the log
+    has none, and of ``device_s`` on a CPU.
+    """
 
     attempt: int
     step: int
     legs: str
     seconds: Seconds
+    launch_s: Seconds | None = None
+    device_s: Seconds | None = None
 
 
 class PhaseRow(Strict):
@@ -157,6 +164,17 @@ class RunFacts(Strict):
             for legs, (warm, values) in rows.items()
         }
         return {**self.reported, **measured}
+
+    def splits(self) -> dict[str, Split]:
+        """Launch and device time by kind of pass, the warm-up left out; kinds without a launch time are not in it."""
+        found: dict[str, list[tuple[float, float | None, float | None]]] = defaultdict(list)
+        seen: dict[int, int] = defaultdict(int)
+        for row in self.passes:
+            if seen[row.attempt] >= self.warm_up_passes:
+                found[row.legs].append((row.seconds, row.launch_s, row.device_s))
+            seen[row.attempt] += 1
+        splits = {legs: split_of(rows) for legs, rows in found.items()}
+        return {legs: split for legs, split in splits.items() if split is not None}
 
     def phase_s(self) -> dict[str, float]:
         """Seconds by phase over all attempts; a phase that did not end is left out."""

@@ -49,6 +49,7 @@ def show_lines(record: Record, chain: Sequence[Record], earlier: Sequence[Record
     planned, executed = sum(facts.planned_forwards.values()), sum(facts.executed_forwards.values())
     said.append(f"forwards: {planned} planned, {executed} ran, {facts.repeated_forwards} of them once more")
     said += [f"{kind}: {samples}; {samples.method}" for kind, samples in facts.timings().items()]
+    said += [f"{kind}, split: {split}" for kind, split in facts.splits().items()]
     for row in facts.memory:
         said.append(f"memory of attempt {row.attempt}: own demand device {row.own('device')}, host {row.own('host')}")
     said += [f"rejected: {rung.line}" for rung in facts.rejected]

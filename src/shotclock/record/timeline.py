@@ -160,6 +160,8 @@ class _Reading:
                 begin_s=begun.begin_s if begun else t_s,
                 seconds=seconds,
                 warm_up=False,
+                launch_s=number(line, "launch_s"),
+                device_s=number(line, "device_s"),
             )
         )
 

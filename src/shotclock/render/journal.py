@@ -25,6 +25,7 @@ from shotclock.events import (
     Progress,
     StepEnds,
 )
+from shotclock.render.laps import Stopwatch
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +34,17 @@ Clock = Callable[[], float]  # seconds, monotonic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """An event with its time: ``t_s`` since the run began, ``last_s`` what ended last took."""
+    """An event with its time: ``t_s`` since the run began, ``last_s`` what ended last took.
+
+    Of a pass that ended, ``launch_s`` is the host's time until all of it was enqueued and ``device_s`` the device's own
+    time for it; None where nobody took them, ``device_s`` on a CPU too.
+    """
 
     event: Event
     t_s: float
     last_s: float | None
+    launch_s: float | None = None
+    device_s: float | None = None
 
 
 Listener = Callable[[Tick], None]
@@ -46,7 +53,8 @@ Listener = Callable[[Tick], None]
 class Journal:
     """Says events. ``synchronise`` waits for the device; ``start_s`` is the clock's reading when the run began.
 
-    ``gate``, where it is set, is told last and may raise: what a Begins announced is then not launched.
+    ``gate``, where it is set, is told last and may raise: what a Begins announced is then not launched. ``stopwatch``
+    splits passes into launch and device time, where there is one.
     """
 
     def __init__(
@@ -57,12 +65,14 @@ class Journal:
         synchronise: Callable[[], None],
         start_s: float,
         listeners: Sequence[Listener] = (),
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         self._log = log
         self._clock = clock
         self._synchronise = synchronise
         self._start_s = start_s
         self._listeners = list(listeners)
+        self._stopwatch = stopwatch
         self.gate: Listener | None = None
         self._begun_s: dict[str, float] = {}
         self._last_pass_s: float | None = None
@@ -80,10 +90,13 @@ class Journal:
 
     def say(self, event: Event, *, at_s: float | None = None) -> Tick:
         """Log the event and tell the listeners; ``at_s`` for what happened before the journal was opened."""
+        watch = self._stopwatch if isinstance(event, PassEnds) else None
+        launch_s = None if watch is None else watch.launched_s()
         if isinstance(event, PassEnds | PhaseEnds):
             self._synchronise()
         t_s = self.now_s() if at_s is None else at_s
-        tick = Tick(event=event, t_s=t_s, last_s=self._last(event, t_s))
+        device_s = None if watch is None else watch.device_s()
+        tick = Tick(event=event, t_s=t_s, last_s=self._last(event, t_s), launch_s=launch_s, device_s=device_s)
         self.write(as_line(tick, self._phase))
         for listener in list(self._listeners):
             try:
@@ -93,6 +106,8 @@ class Journal:
                 self._listeners.remove(listener)
         if self.gate is not None:
             self.gate(tick)
+        if isinstance(event, PassBegins) and self._stopwatch is not None:
+            self._stopwatch.begin()
         return tick
 
     def write(self, line: dict[str, Any]) -> None:
@@ -138,6 +153,8 @@ def as_line(tick: Tick, phase: Phase | None) -> dict[str, Any]:
         case PassBegins() | PassEnds():
             line |= {"index": event.index, "step": event.step, "steps": event.steps, "legs": list(event.legs)}
             line["last_s"] = tick.last_s
+            if isinstance(event, PassEnds):
+                line |= {"launch_s": tick.launch_s, "device_s": tick.device_s}
         case PhaseEnds():
             line["last_s"] = tick.last_s
         case Progress():

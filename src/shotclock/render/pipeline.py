@@ -34,6 +34,7 @@ from shotclock.render.given import read_media
 from shotclock.render.interrupt import Interrupts
 from shotclock.render.job import Job, Outcome, Times
 from shotclock.render.journal import Journal, Listener
+from shotclock.render.laps import Stopwatch
 from shotclock.render.sample import read_latents, sample
 from shotclock.render.snapshot import newest_snapshot
 from shotclock.render.stages import (
@@ -68,6 +69,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             synchronise=lambda: synchronise(job.device),
             start_s=times.began_s,
             listeners=listeners,
+            stopwatch=Stopwatch.of(times.clock, job.device),
         )
         gate = journal.gate = Gate(job, times, interrupts, meter, journal.write)
         journal.write(first_line)
