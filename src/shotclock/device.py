@@ -38,8 +38,17 @@ def free_bytes(device: torch.device) -> int:
     """Bytes that a render could still take: free device memory plus what torch's allocator holds unused."""
     if is_unified(device):
         return int(psutil.virtual_memory().available)
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    free, total = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_allocated(device)
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    return int(min(free + torch.cuda.memory_reserved(device), allowed) - held)
+
+
+def limit(device: torch.device, cap_bytes: int | None) -> None:
+    """Let torch's allocator hold no more than ``cap_bytes`` on a CUDA device; elsewhere the plan alone keeps to it."""
+    if device.type == "cuda" and cap_bytes is not None:
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(cap_bytes / total, 1.0), device)
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -60,6 +60,12 @@ class RenderFailed(ShotclockError):
     exit_code = 1
 
 
+class OutOfMemory(RenderFailed):
+    """The device's memory did not do in ``phase``; what ended before is kept."""
+
+    phase: str | None = None
+
+
 class RenderStopped(ShotclockError):
     """A render was ended on purpose at a boundary; ``line`` is what the event log says of it.
 

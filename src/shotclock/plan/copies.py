@@ -1,4 +1,4 @@
-"""What streamed weights make of the seconds of a pass: as long as its computing or its copies, whichever is longer.
+"""What weights that are not on the device make of seconds: a pass takes as long as its computing or its copies.
 
 Arithmetic on a placement and a rate. Knows no file, device or clock.
 """
@@ -53,3 +53,19 @@ class Copies:
             high_s=max(computing.high_s, copies.high_s),
             source=f"{computing.source}; {said}: {copies}",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """What a placement changes in the durations of a render. ``encode`` are both prompts of an encoder that is apart.
+
+    The shares are what of a file is read while it loads; the rest is read when it is needed.
+    """
+
+    copies: Copies | None = None
+    encode: Estimate | None = None
+    text_share: float = 1.0
+    transformer_share: float = 1.0
+
+
+WHOLE = Apart()  # everything is on the device: nothing changes

@@ -13,7 +13,7 @@ from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance
 from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig
-from shotclock.plan.copies import Copies
+from shotclock.plan.copies import WHOLE, Apart
 from shotclock.plan.estimate import exactly
 from shotclock.plan.foreseen import Demand, Foreseen
 from shotclock.plan.key import UNQUANTISED
@@ -69,7 +69,7 @@ class Case:
     cached_shares: Mapping[str, float]
     decode_flops: Callable[[Geometry], int]
     needs: Needs
-    copies: Copies | None = None
+    apart: Apart = WHOLE
 
     def work(self, passes_done: int = 0) -> Work:
         """The passes of the wish."""
@@ -142,7 +142,7 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
 
     ``leases`` is how many leases the user accepts, None any number. Nothing is refused here: see :meth:`require`.
     """
-    known, copies = _streamed(case, known)
+    known, apart = _streamed(case, known)
     law, said = _law(case, known)
     lease_s = lease.length_s(began_s)
     reserve_s = default_reserve_s(lease_s)
@@ -162,7 +162,7 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         start_s=max(now_s - began_s, 0.0),
         decode_flops=case.decode_flops,
         gpus=case.key.gpus,
-        copies=copies,
+        apart=apart,
     )
 
     def price(geometry: Geometry, guidance: Guidance, steps: int) -> Ledger:
@@ -187,12 +187,14 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
     )
 
 
-def _streamed(case: Case, known: Known) -> tuple[Known, Copies | None]:
+def _streamed(case: Case, known: Known) -> tuple[Known, Apart]:
     """Where no law of streamed blocks was measured: the law of resident ones, and the copies that bound a pass."""
-    if case.copies is None or known.timings is not None:
-        return known, None
+    if case.apart.copies is None:
+        return known, case.apart
+    if known.timings is not None:
+        return known, replace(case.apart, copies=None)
     plain = case.key.model_copy(update={"streaming": RESIDENT})
-    return replace(known, timings=next((one for one in known.others if one.key == plain), None)), case.copies
+    return replace(known, timings=next((one for one in known.others if one.key == plain), None)), case.apart
 
 
 def cached_line(shares: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from shotclock.events import Phase
 from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, Guider, Leg, LegName, Pass
 from shotclock.model.config import TransformerConfig
-from shotclock.plan.copies import Copies
+from shotclock.plan.copies import WHOLE, Apart
 from shotclock.plan.cost import TEXT_TOKENS, alone_flops, pass_flops, step_segments
 from shotclock.plan.estimate import Estimate, exactly, floor_of, total
 from shotclock.plan.law import Law, curve_of, kind_of
@@ -110,7 +110,7 @@ class Prices:
     """Prices of one model on one device. ``law`` is None where too little was measured.
 
     ``start_s`` went by before the plan was made; ``decode_flops`` counts the operations of an untiled decode. A floor
-    divides the forwards evenly over ``gpus``. ``copies`` are those of streamed blocks that the law knows nothing of.
+    divides the forwards evenly over ``gpus``. ``apart`` is what streamed weights change.
     """
 
     recipe: Recipe
@@ -122,7 +122,7 @@ class Prices:
     start_s: float
     decode_flops: Callable[[Geometry], int]
     gpus: int = 1
-    copies: Copies | None = None
+    apart: Apart = WHOLE
 
     def ledger(
         self,
@@ -143,19 +143,31 @@ class Prices:
         """Everything before the first forward."""
         row = self.stages.row
         encodes = self.scope.encodes_text
-        text = row(TEXT, Phase.ENCODE, geometry), row(TEXT, Phase.CONNECT, geometry)
+        text = self._encoding(geometry), row(TEXT, Phase.CONNECT, geometry)
         given = "the contexts are there already"
         return (
             Row(name=START, estimate=exactly(self.start_s, "measured: imports and headers"), basis=Basis.MEASURED),
-            row(LOAD_TEXT, Phase.LOAD_TEXT, geometry) if encodes else nothing(LOAD_TEXT, given),
+            self._loading(LOAD_TEXT, Phase.LOAD_TEXT, geometry) if encodes else nothing(LOAD_TEXT, given),
             joined(TEXT, *text) if encodes else nothing(TEXT, given),
             row(REHEARSAL, Phase.REHEARSE, geometry) if self.scope.rehearses else nothing(REHEARSAL, "not asked for"),
             joined(
                 LOAD_MODEL,
-                row(LOAD_MODEL, Phase.LOAD_TRANSFORMER, geometry),
+                self._loading(LOAD_MODEL, Phase.LOAD_TRANSFORMER, geometry),
                 row(LOAD_MODEL, Phase.PREPARE, geometry),
             ),
         )
+
+    def _loading(self, name: str, phase: Phase, geometry: Geometry) -> Row:
+        """A load, of what of the file is read then."""
+        row = self.stages.row(name, phase, geometry)
+        share = self.apart.text_share if phase is Phase.LOAD_TEXT else self.apart.transformer_share
+        return row.model_copy(update={"estimate": row.estimate.times(share)})
+
+    def _encoding(self, geometry: Geometry) -> Row:
+        """Both prompts, by the encoder where it is."""
+        if self.apart.encode is None:
+            return self.stages.row(TEXT, Phase.ENCODE, geometry)
+        return Row(name=TEXT, estimate=self.apart.encode, basis=Basis.GUESS)
 
     def forwards(self, geometry: Geometry, work: Work) -> tuple[Row, ...]:
         """What the warm-up takes longer, the forwards, what lies between stages, and a snapshot after each pass."""
@@ -180,7 +192,7 @@ class Prices:
             clip = following.geometry
             rows += [self.stages.row(BETWEEN, phase, clip) for phase in (Phase.UPSCALE, Phase.PREPARE)]
             if stage.lora != following.lora:
-                rows.append(self.stages.row(BETWEEN, Phase.LOAD_TRANSFORMER, clip))
+                rows.append(self._loading(BETWEEN, Phase.LOAD_TRANSFORMER, clip))
         return joined(BETWEEN, *rows) if rows else nothing(BETWEEN, "one stage is left")
 
     def after(self, geometry: Geometry) -> tuple[Row, ...]:
@@ -198,10 +210,10 @@ class Prices:
     def a_pass(self, task: Task) -> Row:
         """One warm pass: as its blocks compute, or as they are copied where that takes longer."""
         row = self._computing(task)
-        if self.copies is None:
+        if self.apart.copies is None:
             return row
         segments = dict(step_segments(task.stage.guidance, self.config.blocks, 0)).get(task.launch)
-        estimate = self.copies.bound(row.estimate, segments[0].start if segments else 0)
+        estimate = self.apart.copies.bound(row.estimate, segments[0].start if segments else 0)
         return row.model_copy(update={"estimate": estimate})
 
     def _computing(self, task: Task) -> Row:

@@ -83,7 +83,7 @@ def derive(folder: Folder, machine: Machine, context: Context) -> RunFacts:
         "snapshots": _spots(folder.attempts, "Snapshotted", "name"),
         "seams": _spots(folder.attempts, "Seam", "event"),
         "rejected": context.rejected or plan_rungs(plan),
-        "notes": folder.notes,
+        "notes": (*folder.notes, *smaller_notes(folder)),
     }
     draft = RunFacts(
         id=ids[-1],
@@ -104,6 +104,12 @@ def derive(folder: Folder, machine: Machine, context: Context) -> RunFacts:
     )
     said = not_shown(warned, request, folder.documents.get("verdict.json"), machine)
     return warned.model_copy(update={"not_shown": said})
+
+
+def smaller_notes(folder: Folder) -> list[str]:
+    """What an attempt said that was tried after the one before ran out of memory."""
+    tried = ((attempt.number, attempt.begins.get("smaller")) for attempt in folder.attempts)
+    return [f"attempt {number}: {without_paths(said)}" for number, said in tried if isinstance(said, str)]
 
 
 def how_it_ended(folder: Folder) -> End:
@@ -156,6 +162,8 @@ def checked_facts(request: Line, plan: Line, first: Line, key: Line | None, mach
     found: dict[str, Fact] = {
         name: _text(key[name]) if key and key.get(name) is not None else missing(NO_KEY) for name in KEY_FIELDS
     }
+    if (key or {}).get("streaming", "none") != "none":
+        found["streaming"] = _text((key or {})["streaming"])
     device = (key or {}).get("device") or first.get("device")
     found["device"] = fact(device, "no event was written")
     found["driver"] = machine.facts.get("driver", missing("not looked at"))

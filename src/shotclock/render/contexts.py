@@ -80,12 +80,18 @@ def encode(job: Job, journal: Journal) -> Contexts:
     """
     header = job.headers.text_encoder
     assert header is not None, "no contexts and no text encoder"
-    cache = PromptCache.of(job.prompts, header, device=job.plan.device, dtype=job.dtype)
+    placed = job.foreseen.placement
+    text = "device" if placed is None else placed.text
+    device = torch.device("cpu") if text == "cpu" else job.device
+    name = "cpu" if text == "cpu" else job.plan.device
+    cache = PromptCache.of(job.prompts, header, device=name, dtype=job.dtype)
     prompts = list(dict.fromkeys([job.request.prompt, job.request.negative_prompt]))
     known = {prompt: found for prompt in prompts if (found := cache.read(prompt)) is not None}
     if missing := [prompt for prompt in prompts if prompt not in known]:
         with journal.phase(Phase.LOAD_TEXT):
-            encoder = TextEncoder.load(header, device=job.device, dtype=job.dtype)
+            told = journal.loaded(Phase.LOAD_TEXT)
+            by_layer = text == "layers"
+            encoder = TextEncoder.load(header, device=device, dtype=job.dtype, by_layer=by_layer, progress=told)
 
         def progress(done: int, total: int) -> None:
             journal.say(Progress(phase=Phase.ENCODE, done=done, total=total))
@@ -114,8 +120,9 @@ def connect(connectors: Connectors, features: Sequence[Features], dtype: torch.d
     valid = torch.tensor([prompt.valid for prompt in features], device=device)
 
     def padded(rows: Sequence[Tensor]) -> Tensor:
-        full = [torch.nn.functional.pad(row, (0, 0, 0, TEXT_TOKENS - row.shape[1])) for row in rows]
-        return torch.cat(full).to(device, dtype)
+        here = (row.to(device) for row in rows)  # one may come from the device, another from an earlier render
+        full = [torch.nn.functional.pad(row, (0, 0, 0, TEXT_TOKENS - row.shape[1])) for row in here]
+        return torch.cat(full).to(dtype)
 
     return (
         connectors.video_embeddings_connector(padded([prompt.video for prompt in features]), valid),

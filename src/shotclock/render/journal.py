@@ -114,6 +114,14 @@ class Journal:
         """Append one JSON line, unbuffered."""
         self._log.write(json.dumps(line, sort_keys=True, ensure_ascii=False).encode() + b"\n")
 
+    def loaded(self, phase: Phase) -> Callable[[int, int], None]:
+        """What a load is to tell of its bytes."""
+
+        def progress(done: int, total: int) -> None:
+            self.say(Progress(phase=phase, done=done, total=total))
+
+        return progress
+
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Say that a leaf phase begins and, if it succeeds, ends; within another one, that pauses meanwhile."""

@@ -32,8 +32,10 @@ def replay(
             way_out="let the render finish another forward",
         )
     newest, older = (read_snapshot(path) for path in paths[:2])
-    stage = stage_at(request.stages, newest.state)
-    if stage_at(request.stages, older.state).number != stage.number:
+    legs = newest.identity.numerics.legs_per_pass
+    stages = request.model_copy(update={"legs_per_pass": legs}).stages
+    stage = stage_at(stages, newest.state)
+    if stage_at(stages, older.state).number != stage.number:
         raise RunDirError(
             f"{older.name} ends stage {stage.number - 1} and {newest.name} is of stage {stage.number}",
             allowed="two snapshots of one stage",
@@ -49,6 +51,7 @@ def replay(
             device=device,
             dtype=dtype,
             pinned_config=plan.pinned_config,
+            placement=None if plan.forecast is None else plan.forecast.placement,
             quantise=request.quantise,
         )
         begun = Begun(encoded=encoded, left=None, upscaled=None)

@@ -16,6 +16,7 @@ from shotclock.events import Notice, PassBegins, PassEnds, Phase, PhaseBegins, P
 from shotclock.events import Progress as Progressed
 from shotclock.plan.planner import Plan
 from shotclock.plan.pricing import VERIFY
+from shotclock.plan.rate import FILES
 from shotclock.render.journal import Tick
 
 
@@ -103,6 +104,11 @@ def clock_text(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def moved(phase: Phase, done: int, total: int) -> str:
+    """How far a phase is: loads count bytes."""
+    return f"{done / 1e9:.1f}/{total / 1e9:.1f} GB" if phase in FILES else f"{done}/{total}"
+
+
 class PlainLines:
     """One line for each phase and each pass, for logs and pipes."""
 
@@ -126,6 +132,8 @@ class PlainLines:
                 self._write(f"phase {phase} ends t={tick.t_s:.3f}s last={tick.last_s:.3f}s")
             case Notice(text=text):
                 self._write(f"note: {text}")
+            case Progressed(phase=phase, done=done, total=total) if phase in FILES:
+                self._write(f"phase {phase} {moved(phase, done, total)} t={tick.t_s:.3f}s")
             case PassBegins() as event:
                 last = "" if tick.last_s is None else f" last={tick.last_s:.3f}s"
                 eta = clock_text(self._outlook.left_s(tick.t_s))
@@ -179,8 +187,9 @@ class LiveBar:
             case PassEnds() as event:
                 detail = f"step {event.step}/{event.steps}  {tick.last_s:.3f} s a pass"
                 self._progress.update(self._task, completed=event.index, detail=detail, left=left)
-            case Progressed(done=done, total=total):
-                self._progress.update(self._task, completed=done, total=total, detail=f"{done}/{total}", left=left)
+            case Progressed(phase=phase, done=done, total=total):
+                detail = moved(phase, done, total)
+                self._progress.update(self._task, completed=done, total=total, detail=detail, left=left)
             case Notice(text=text):
                 self._console.print(f"note: {text}", highlight=False, markup=False)
             case PhaseEnds(phase=phase):

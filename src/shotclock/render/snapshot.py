@@ -86,6 +86,12 @@ def newest_snapshot(run: RunDir) -> Snapshot | None:
     )
 
 
+def legs_in_force(run: RunDir) -> int | None:
+    """Legs a pass of the newest snapshot, fewer than were asked for where memory did not hold those; None of none."""
+    found = newest_snapshot(run)
+    return None if found is None else found.identity.numerics.legs_per_pass
+
+
 def read_snapshot(path: Path) -> Snapshot:
     """One file; raises ``ValueError``, ``OSError`` or ``SafetensorError`` for a damaged one."""
     return _read(path, ())
