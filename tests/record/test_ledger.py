@@ -28,10 +28,12 @@ from run_folders import (
 
 from shotclock.errors import DoesNotFit, RequestError, RunDirError
 from shotclock.record.audit import audit
+from shotclock.record.derive import run_id
 from shotclock.record.facts import known
 from shotclock.record.ledger import Ledger, Record, places, record_refusal, write_record
 from shotclock.record.runfacts import Rung, Term
 from shotclock.record.show import line_of, list_lines, show_lines
+from shotclock.render.run import new_id
 
 KILLED = events(PASS_S[:3], end=None)[:-1]  # the third pass was launched and never ended
 
@@ -312,3 +314,14 @@ def test_the_ledger_needs_no_torch() -> None:
 def test_the_end_of_a_run_that_ends_is_what_its_last_line_says(tmp_path: Path) -> None:
     """Peak memory of the allocator is that of RunEnds."""
     assert recorded(tmp_path, lines=events(end=ENDS)).facts.facts["peak"].value == 123
+
+
+def test_an_id_is_the_attempts_own_or_that_of_its_line() -> None:
+    """Two renders that begin in one second with the same words are two; what is no id is not taken for one."""
+    begins = {"event": "RunBegins", "utc": "2026-12-01T10:00:00+00:00", "command": "the same"}
+    old = run_id(begins)
+    assert re.fullmatch(r"20261201T100000Z-[0-9a-f]{6}", old) and run_id(dict(begins)) == old
+    first, second = new_id(), new_id()
+    assert first != second and [run_id(begins | {"run_id": one}) for one in (first, second)] == [first, second]
+    for bad in ("../elsewhere", "", 7, None, "20261201T100000Z-XYZ123"):
+        assert re.fullmatch(r"20261201T100000Z-[0-9a-f]{6}", run_id(begins | {"run_id": bad}))

@@ -128,13 +128,18 @@ def test_tile_edges_come_from_the_event_log_as_the_render_computes_them(run: Pat
     assert "distinct" in _rules(run, Outcome.WARN)
 
 
-def test_only_the_last_attempt_counts_and_a_line_cut_by_a_kill_says_nothing(run: Path) -> None:
-    """A new attempt forgets what the one before said; half a line, and lines that are no events, are passed over."""
+def test_only_the_last_decode_counts_and_a_line_cut_by_a_kill_says_nothing(run: Path) -> None:
+    """An attempt that only judges keeps the tile edges of the one that decoded; one that decodes anew forgets them.
+
+    Half a line, and lines that are no events, are passed over.
+    """
     _say(run, DECODED | NO_TILES | {"tile_columns": [96]})
     assert read_run(run).expectation.tile_columns == (96,)
     with (run / "events.jsonl").open("a") as log:
         log.write('{"event":"Decoded","dist\n[1]\n7\n')
-    _say(run, {"event": "RunBegins", "attempt": 2})
+    _say(run, {"event": "RunBegins", "attempt": 2}, {"event": "PhaseBegins", "phase": "verify"})
+    assert read_run(run).expectation.tile_columns == (96,)
+    _say(run, {"event": "RunBegins", "attempt": 3}, {"event": "PhaseBegins", "phase": "decode-video"})
     asked = read_run(run).expectation
     assert (asked.tile_columns, asked.raw_distinct_frames) == ((), None)
 

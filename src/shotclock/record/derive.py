@@ -26,6 +26,7 @@ KEY_FIELDS = ("build", "model", "dtype", "attention", "quantisation", "launch", 
 WARM_UP_PASSES = {"eager": 1, "graph": 2, "compiled": 1}  # as plan/law.py
 NO_KEY = "the first event line holds no law_key"
 PENDING = Oracle(status="PENDING", reason="no other implementation has run this workload")
+ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 PATH = re.compile(r"(?<![\w.:/])/(?:[^/\s:;,'\"]+/)+[^/\s:;,'\"]*")  # absolute, two parts at least
 
 
@@ -41,9 +42,13 @@ class Context:
 
 
 def run_id(begins: Line) -> str:
-    """The id of an attempt: its UTC second and six digits of its first event line, "20260819T150230Z-0a43a7"."""
+    """The id of an attempt, "20260819T150230Z-0a43a7": as its first line says, else its second and digits of the line.
+
+    Logs that were written before ids were given keep theirs.
+    """
     given = begins.get("run_id")
-    return str(given) if isinstance(given, str) and given else stamp_id(str(begins.get("utc", "")), begins)
+    said = isinstance(given, str) and ID.fullmatch(given)
+    return str(given) if said else stamp_id(str(begins.get("utc", "")), begins)
 
 
 def stamp_id(utc: str, content: Mapping[str, Any]) -> str:

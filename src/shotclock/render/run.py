@@ -5,6 +5,7 @@ Everything that can be refused is refused here, before the run folder is made an
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -335,6 +336,7 @@ def first_line(said: str, job: Job) -> dict[str, Any]:
     plan, lease = job.plan, job.lease
     return {
         "event": "RunBegins",
+        "run_id": new_id(),
         "attempt": earlier + 1,
         "resumed_from": found.name if found else None,
         "command": said,
@@ -355,6 +357,11 @@ def first_line(said: str, job: Job) -> dict[str, Any]:
         "files": {name: file.model_dump() for name, file in plan.files.items()},
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def new_id() -> str:
+    """Of an attempt: its UTC second and six random digits, so that two that begin together are two."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def decoder_attention(job: Job) -> str | None:

@@ -30,6 +30,7 @@ MOST_WORD = 40  # characters of a choice
 MOST_LATENTS_BYTES = 1 << 32  # far over a minute of 1080p
 RATE = re.compile(r"\d{1,9}(?:[./]\d{1,9})?")  # "24", "23.976", "24000/1001"; nothing that takes long to parse
 STEREO = 2
+DECODES = "decode-video"  # the phase that makes a clip, and ends with an event of its own
 
 
 class _Read(BaseModel):
@@ -243,13 +244,18 @@ def _refusal(path: Path, what: str) -> RequestError:
 
 
 def _last_attempt(path: Path) -> tuple[_Decoded | None, _Stopped | None]:
-    """The decode and the non-finite stop of the last attempt; without an event log nothing is known."""
+    """What the last decode said, and the non-finite stop of the last attempt; without an event log nothing is known.
+
+    An attempt that only judges decodes nothing: what the decode of the clip said still holds.
+    """
     decoded: _Decoded | None = None
     stopped: _Stopped | None = None
     for line in _events(path):
         match line.get("event"):
             case "RunBegins":
-                decoded = stopped = None
+                stopped = None
+            case "PhaseBegins" if line.get("phase") == DECODES:
+                decoded = None
             case "Decoded":
                 decoded = _parse(_Decoded, json.dumps(line).encode(), path)
             case "NonFinite":
