@@ -163,8 +163,9 @@ def render(
     prompt: Annotated[str, typer.Argument(help="What the clip shows and how it sounds; @FILE reads a file.")],
     run: Annotated[Path, typer.Option(help="Run folder, new or empty.")],
     models: Annotated[
-        str, typer.Option(help="Folder with the four LTX-2.5 files; tiny: built-in random model.")
-    ] = "tiny",
+        str,
+        typer.Option(help="Folder with the four LTX-2.5 files; pocket: the small trained model; tiny: random weights."),
+    ] = "pocket",
     negative_prompt: Annotated[str | None, typer.Option(help="What to stay away from; @FILE reads a file.")] = None,
     size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT in pixels, multiples of 32.")] = None,
     frames: Annotated[str | None, typer.Option(help="8k+1 frames; auto: as long as the prompt's shot is.")] = None,
@@ -626,7 +627,7 @@ def fit(
 def calibrate(
     models: Annotated[
         str | None,
-        typer.Option(help="Folder with the files, or tiny.", show_default="random weights on a GPU, tiny on a CPU"),
+        typer.Option(help="Folder with the files, pocket or tiny.", show_default="pocket; on a GPU random weights"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda, cuda:1 or cpu.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.", show_default="by device")] = None,

@@ -23,7 +23,8 @@ from shotclock.errors import CheckpointError, RenderFailed, RequestError
 from shotclock.lease import Lease, Moment, resolve_lease
 
 RULES = Rules(lease="60s", on_overrun="snapshot", verify=False, embed=False, private=False)
-OPTIONS = DEFAULTS | {"prompt": "x", "size": "64x64", "frames": 9, "steps": 4, "legs_per_pass": 1, "device": "cpu"}
+OPTIONS = DEFAULTS | {"prompt": "x", "models": "tiny", "size": "64x64", "frames": 9, "steps": 4, "device": "cpu"}
+OPTIONS |= {"legs_per_pass": 1}
 
 
 class HandedBack(BaseException):

@@ -41,8 +41,8 @@ MACHINE = Machine(
     room=Room(device_bytes=None, host_bytes=None, shared=True),
 )
 ALL_LEGS = "cond+uncond+perturbed+isolated"
-CLIP = ["--size=64x64", "--frames=9", "--steps=3", "--device=cpu"]
-LONG = ["--size=2048x2048", "--frames=241", "--device=cpu"]
+CLIP = ["--models=tiny", "--size=64x64", "--frames=9", "--steps=3", "--device=cpu"]
+LONG = ["--models=tiny", "--size=2048x2048", "--frames=241", "--device=cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calibrated(home: Path) -> dict[str, Any]:
     """The command on this CPU, with the tiny files: what it printed as JSON."""
-    done = shotclock("calibrate", "--device=cpu", "--json", home=home)
+    done = shotclock("calibrate", "--models=tiny", "--device=cpu", "--json", home=home)
     assert done.returncode == 0, done.stderr
     assert "256x160, 25 frames at 24: 160 video tokens" in done.stderr
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -21,7 +21,8 @@ from shotclock.weights.header import read_header
 if TYPE_CHECKING:
     from conftest import Zygote
 
-SMALL = ("--size=64x64", "--frames=9", "--steps=2", "--seed=7", "--device=cpu", "--no-verify", "--quiet")
+SMALL = ("--models=tiny", "--size=64x64", "--frames=9", "--steps=2", "--seed=7", "--device=cpu")
+SMALL += ("--no-verify", "--quiet")
 DIFFUSION = (*SMALL, "--decoder=diffusion")
 
 

@@ -14,7 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Zygote
 
-SMALL = ("--size=64x64", "--frames=9", "--steps=3", "--legs-per-pass=2", "--device=cpu", "--no-verify", "--quiet")
+SMALL = ("--models=tiny", "--size=64x64", "--frames=9", "--steps=3", "--legs-per-pass=2", "--device=cpu", "--no-verify")
+SMALL += ("--quiet",)
 PASSES = 6  # of SMALL
 RESUME = ("--no-verify", "--quiet")
 RESUMABLE, KILLED = 75, -signal.SIGKILL

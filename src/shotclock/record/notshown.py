@@ -14,7 +14,7 @@ from shotclock.record.runfacts import RunFacts
 
 Line = Mapping[str, Any]
 PENDING = "no other implementation ran this workload: its figures are facts about this program alone (PENDING)"
-TINY = "tiny-"  # names of the built-in random model's files begin like this
+TINY, POCKET = "tiny-", "pocket-"  # names of the files of the built-in models begin like this
 OFF = (  # scale, value that switches it off, what is then not shown
     ("cfg", 1, "classifier-free guidance is off in {stream}: nothing is shown about a guided render"),
     ("stg", 0, "the perturbed leg has no part in {stream}: nothing is shown about STG"),
@@ -47,6 +47,8 @@ def _weights(run: RunFacts) -> Iterator[str]:
     transformer = run.facts.get("transformer")
     if transformer is not None and str(transformer.value).startswith(TINY):
         yield "the weights are the built-in random ones: nothing is shown about the picture or about LTX-2.5's cost"
+    if transformer is not None and str(transformer.value).startswith(POCKET):
+        yield "the weights are the pocket model's: nothing is shown about pictures, sound or cost of LTX-2.5"
 
 
 def _guidance(request: Line) -> Iterator[str]:

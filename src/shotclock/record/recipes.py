@@ -16,18 +16,18 @@ from shotclock.errors import RequestError
 from shotclock.record.facts import Strict, canonical, sha256
 
 FORMAT = "shotclock/recipe/1"
-TINY = "tiny"
+BUILT_IN = ("pocket", "tiny")
 SUFFIX = ".json"
 GIVEN = {"images", "slots", "sound", "loras", "distilled_lora"}  # what a request names by digest
 ADDED = ("prompts_sha256", "private")  # what a record adds to the request
 
 
 class Recipe(Strict):
-    """``request`` is a whole request.json; ``models`` is "tiny", or None where the user names a folder of weights."""
+    """``request`` is a whole request.json; ``models`` is a built-in set; None: the user names a folder."""
 
     format: Literal["shotclock/recipe/1"] = "shotclock/recipe/1"
     subject: str
-    models: Literal["tiny"] | None
+    models: Literal["pocket", "tiny"] | None
     device: Literal["cpu", "cuda"]
     dtype: Literal["bfloat16", "float32"]
     request: dict[str, JsonValue]
@@ -140,7 +140,7 @@ def recipe_of(statement: Mapping[str, Any], subject: str) -> Recipe:
             {
                 "format": FORMAT,
                 "subject": subject,
-                "models": TINY if str(transformer).startswith(f"{TINY}-") else None,
+                "models": next((name for name in BUILT_IN if str(transformer).startswith(f"{name}-")), None),
                 "device": "cpu" if device == "cpu" else "cuda",
                 "dtype": facts["checked"]["dtype"]["value"],
                 "request": request,

@@ -40,7 +40,7 @@ from shotclock.render.finish import sound
 from shotclock.render.media import write_clip
 from shotclock.render.page_cache import cached_share
 from shotclock.render.samplers import begin
-from shotclock.render.settings import DTYPES, TINY, device_name, pick_device, tiny_models
+from shotclock.render.settings import DTYPES, POCKET, device_name, folder_of, pick_device
 from shotclock.render.text import TextEncoder
 from shotclock.schedule import Sampler, sigmas
 from shotclock.weights.checkpoint import CheckpointHeaders, Recipe, find_checkpoints, read_headers, recipe_for
@@ -180,10 +180,10 @@ def calibrate(
 
 
 def files_for(models: str | None, device: torch.device, home: Path, *, pinned_config: bool) -> CheckpointHeaders | None:
-    """Headers of the files to measure; None is random weights, the default on a GPU (the tiny set on a CPU)."""
+    """Headers of the files to measure; None is random weights, the default on a GPU (pocket on a CPU)."""
     if models is None and device.type == "cuda":
         return None
-    folder = tiny_models(home) if models in (None, TINY) else Path(str(models))
+    folder = folder_of(models or POCKET, home)
     return read_headers(find_checkpoints(folder, pinned_config=pinned_config), pinned_config=pinned_config)
 
 

@@ -28,11 +28,12 @@ from shotclock.weights.remembered import class_of
 from shotclock.weights.tiny import write_tiny_checkpoints
 from shotclock.weights.tiny_diffusion import write_tiny_diffusion_vae
 
-TINY = "tiny"
+POCKET, TINY = "pocket", "tiny"
+POCKET_FOLDER = Path(__file__).parents[1] / "pocket"
 TINY_SEED = 0
 TINY_SET = 3  # raised when another set is written
-TINY_SIZE, TINY_FRAMES = "256x160", 25
-TINY_HALVED = "256x128"  # where a recipe begins at half the size
+SMALL_SIZE, SMALL_FRAMES = "256x160", 25  # of the built-in sets; the pocket model was trained on it
+SMALL_HALVED = "256x128"  # where a recipe begins at half the size
 FULL_SIZE, FULL_FRAMES = "768x512", 121  # one_stage (ltx25.md section 5.2)
 MAX_SIZE_CHARACTERS = 16  # far beyond 8192x8192
 FILES = ("contexts", "transformer", "text_encoder", "video_vae", "audio_vae")  # options that name a file of weights
@@ -98,12 +99,19 @@ class Settings:
 
 
 def models_folder(settings: Settings, home: Path) -> Path:
-    """Where the files are looked for; the tiny set is written on first use."""
-    return tiny_models(home) if settings.models == TINY else Path(settings.models)
+    """Where the files are looked for."""
+    return folder_of(settings.models, home)
+
+
+def folder_of(models: str, home: Path) -> Path:
+    """The folder that ``--models`` names: pocket lies in the package, tiny is written on first use."""
+    if models == POCKET:
+        return POCKET_FOLDER
+    return tiny_models(home) if models == TINY else Path(models)
 
 
 def read_models(settings: Settings, home: Path) -> CheckpointHeaders:
-    """Headers of the files that ``--models`` names; the tiny set is written on first use."""
+    """Headers of the files that ``--models`` names."""
     found = find_checkpoints(
         models_folder(settings, home),
         transformer=settings.transformer,
@@ -199,9 +207,9 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
     """Fill what was not said from the recipe and the model version; raises :class:`RequestError`."""
     name = recipe_from(settings, model_class)
     row = RECIPES[name]
-    builtin = settings.models == TINY
-    tiny_size = TINY_HALVED if row.upscales else TINY_SIZE
-    width, height = parse_size(settings.size or (tiny_size if builtin else row.size or FULL_SIZE))
+    builtin = settings.models in (POCKET, TINY)
+    small_size = SMALL_HALVED if row.upscales else SMALL_SIZE
+    width, height = parse_size(settings.size or (small_size if builtin else row.size or FULL_SIZE))
     prompt, negative_prompt = read_prompts(settings.prompt, settings.negative_prompt)
     blocks = recipe.stg_blocks if settings.stg_blocks is None else parse_blocks(settings.stg_blocks)
     audio_cfg = settings.audio_cfg if settings.audio_cfg is not None or settings.cfg != 1 else 1.0
@@ -229,7 +237,7 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
         negative_prompt=negative_prompt,
         width=width,
         height=height,
-        frames=parse_frames(settings.frames, TINY_FRAMES if builtin else FULL_FRAMES),
+        frames=parse_frames(settings.frames, SMALL_FRAMES if builtin else FULL_FRAMES),
         fps=settings.fps,
         seed=settings.seed,
         steps=(row.steps or recipe.steps) if settings.steps is None else settings.steps,
