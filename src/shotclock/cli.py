@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect as inspect_module
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -24,7 +26,7 @@ from rich.console import Console
 
 from shotclock import __version__
 from shotclock.bench.command import bench
-from shotclock.errors import EXIT_VERDICT, RequestError, ShotclockError
+from shotclock.errors import EXIT_VERDICT, RenderFailed, RequestError, ShotclockError, unreachable
 from shotclock.profile.command import profile
 from shotclock.record.command import Question
 from shotclock.record.command import app as records
@@ -75,29 +77,77 @@ TERMS = (
     "seat",
 )
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 stderr = Console(stderr=True)
 
 
 def main() -> None:
-    """Run the command line; our errors end with their message and exit code, never with a traceback."""
+    """Run the command line; whatever goes wrong ends with a message and an exit code, never with a traceback."""
     arguments = sys.argv[1:]
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json, log = "--json" in own, logging.getLogger("shotclock")
+    level = log.level
     try:
-        if any(word.startswith("--recipe") for word in arguments):
+        if "--quiet" in own:
+            log.setLevel(logging.ERROR)
+        if any(word.startswith("--recipe") for word in own):
             from shotclock.record.recipes import expanded
 
             arguments = expanded(arguments)
-        app(arguments)
+        code = app(arguments, standalone_mode=False)  # what typer refuses comes here too
+    except typer.TyperException as wrong:
+        fail(_usage(wrong), as_json=as_json)
     except ShotclockError as error:
-        fail(error)
+        fail(error, as_json=as_json)
+    except OSError as error:
+        fail(unreachable(error), as_json=as_json)
+    except Exception as mistake:
+        fail(_mistake(mistake), as_json=as_json)
+    finally:
+        log.setLevel(level)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def fail(error: ShotclockError) -> NoReturn:
-    """Print found, allowed and way out, and exit."""
+def fail(error: ShotclockError, *, as_json: bool = False) -> NoReturn:
+    """Say what went wrong, to programs too where ``as_json`` asks for it, and exit."""
+    tell(error)
+    if as_json:
+        said = {"exit_code": error.exit_code, "found": error.found, "allowed": error.allowed, "way_out": error.way_out}
+        typer.echo(json.dumps(said, sort_keys=True))
+    sys.exit(error.exit_code)
+
+
+def tell(error: ShotclockError) -> None:
+    """Print found, allowed and way out."""
     stderr.print("error:", style="bold red", end=" ")
     for line in (error.found, f"  allowed: {error.allowed}", f"  way out: {error.way_out}"):
         stderr.print(line, highlight=False, markup=False, soft_wrap=True)
-    sys.exit(error.exit_code)
+
+
+def _usage(wrong: typer.TyperException) -> ShotclockError:
+    """What typer says of the words of a command, as an error of ours; where it has shown the help, nothing is added."""
+    context, words = getattr(wrong, "ctx", None), getattr(wrong, "format_message", wrong.__str__)
+    message = words()
+    if not message:
+        sys.exit(RequestError.exit_code)
+    path = "shotclock" if context is None else context.command_path
+    usage = path if context is None else " ".join(context.get_usage().split()).removeprefix("Usage: ")
+    return RequestError(message.rstrip("."), allowed=usage, way_out=f"see `{path} --help`")
+
+
+def _mistake(mistake: Exception) -> ShotclockError:
+    """An error that nobody foresaw; where it came from is kept in a file for whoever mends it."""
+    kept = home() / "mistake.txt"
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("".join(traceback.format_exception(mistake)))
+    except OSError as bad:
+        kept = Path(f"nowhere ({kept}: {bad.strerror})")
+    return RenderFailed(
+        f"a mistake of this program: {type(mistake).__name__}: {mistake}",
+        allowed="a message that says what to do",
+        way_out=f"report it, please; where it came from is kept in {kept}",
+    )
 
 
 def home() -> Path:
@@ -127,23 +177,24 @@ def inspect(
     from shotclock.weights.remembered import remember
 
     found: list[Inspection] = []
-    refused: list[ShotclockError] = []
+    refused: dict[str, ShotclockError] = {}
     for path in files:
         try:
             found.append(inspect_file(path, sha256=sha256))
             if (digest := found[-1].sha256) is not None:
                 remember(home(), path, digest)
         except ShotclockError as error:
-            refused.append(error)
+            refused[path.name] = error
     if as_json:
-        typer.echo(json.dumps([one.to_json() for one in found], sort_keys=True))
+        unread = [{"name": name, "refusal": str(error)} for name, error in refused.items()]
+        typer.echo(json.dumps([one.to_json() for one in found] + unread, sort_keys=True))
     else:
         for one in found:
             typer.echo("\n".join(one.lines()))
-    if refused:
-        fail(refused[0])
-    if any(one.refusal for one in found):
-        raise typer.Exit(2)
+    for reason in refused.values():
+        tell(reason)
+    if refused or any(one.refusal for one in found):
+        raise typer.Exit(RequestError.exit_code)
 
 
 @app.command()
@@ -237,7 +288,7 @@ def render(
         del options[name]
     began_s = time.monotonic()
     if gpus != 1 and seat is None:
-        _on_ranks(gpus, device, run, lease, lease_end, began_s, private=private, as_json=as_json)
+        _on_ranks(gpus, device, run, lease, lease_end, began_s, private=private)
     from shotclock.render.job import Times  # torch, transformers and diffusers: seconds
     from shotclock.render.run import start
     from shotclock.render.settings import Settings
@@ -245,7 +296,7 @@ def render(
     times = Times(clock=time.monotonic, began_s=began_s, imported_s=time.monotonic())
     terms = _terms(began_s, lease, lease_end, leases, on_overrun, rehearse, verify, embed, trace_nonfinite, seat=seat)
     console = None if quiet else stderr
-    with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
+    with _recorded(run, terms.lease, began_s, private=private):
         outcome = start(Settings(**options), terms, home=home(), times=times, console=console)
     _end(outcome, quiet=quiet, as_json=as_json)
 
@@ -281,7 +332,7 @@ def resume(
 
         ranks, device = planned(run)
         if (ranks := ranks if gpus is None else gpus) != 1:
-            _on_ranks(ranks, device, run, lease, lease_end, began_s, private=private, as_json=as_json)
+            _on_ranks(ranks, device, run, lease, lease_end, began_s, private=private)
     from shotclock.render import run as runs
     from shotclock.render.job import Times
 
@@ -303,7 +354,7 @@ def resume(
         seat=seat,
     )
     console = None if quiet else stderr
-    with _said_as_json(as_json), _recorded(run, terms.lease, began_s, private=private):
+    with _recorded(run, terms.lease, began_s, private=private):
         outcome = runs.resume(run, terms, models=models, home=home(), times=times, console=console, gpus=gpus)
     _end(outcome, quiet=quiet, as_json=as_json)
 
@@ -450,20 +501,17 @@ def _on_ranks(
     began_s: float,
     *,
     private: bool,
-    as_json: bool,
 ) -> NoReturn:
     """This very command on several ranks; says which one failed, and leaves a record where rank 0 could not."""
-    from shotclock.errors import RenderFailed
     from shotclock.render.launch import note_failure, on_ranks
 
-    with _said_as_json(as_json):
-        try:
-            code = on_ranks(gpus, device, sys.argv[1:])
-        except RenderFailed as failed:
-            if note_failure(run, failed, time.monotonic() - began_s):
-                with _recorded(run, _lease(began_s, lease, lease_end), began_s, private=private):
-                    raise
-            raise
+    try:
+        code = on_ranks(gpus, device, sys.argv[1:])
+    except RenderFailed as failed:
+        if note_failure(run, failed, time.monotonic() - began_s):
+            with _recorded(run, _lease(began_s, lease, lease_end), began_s, private=private):
+                raise
+        raise
     raise typer.Exit(code)
 
 
@@ -513,18 +561,6 @@ def _recorded(run: Path, lease: Lease, began_s: float, *, private: bool) -> Iter
     job = os.environ.get("SLURM_JOB_ID")
     with recorded(run, home(), lease, began_s=began_s, private=private, job=job):
         yield
-
-
-@contextmanager
-def _said_as_json(wanted: bool) -> Iterator[None]:
-    """With ``--json`` a refusal or a stop is one JSON document too."""
-    try:
-        yield
-    except ShotclockError as error:
-        if wanted:
-            said = {"exit_code": error.exit_code, "found": error.found}
-            typer.echo(json.dumps(said | {"allowed": error.allowed, "way_out": error.way_out}, sort_keys=True))
-        raise
 
 
 def _end(outcome: Outcome | None, *, quiet: bool, as_json: bool) -> None:
@@ -580,8 +616,7 @@ def plan(**options: Any) -> None:
     plot, quiet, as_json, _ = (options.pop(name) for name in ("plot", "quiet", "as_json", "private"))
     said = {name: options.pop(name) for name in TERMS if name in options}
     terms = _terms(began_s, **said)
-    with _said_as_json(as_json):
-        found = preview(Settings(run=Path(), **options), terms, home=home(), times=times)
+    found = preview(Settings(run=Path(), **options), terms, home=home(), times=times)
     if not quiet:
         for line in [*terms.lease.lines(time.monotonic()), *found.lines()]:
             stderr.print(line, highlight=False, markup=False, soft_wrap=True)

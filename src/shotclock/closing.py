@@ -68,8 +68,8 @@ def recorded(path: Path, home: Path, lease: Lease, *, began_s: float, private: b
             _refusal(home, refused, private=private, job=job)
         raise
     finally:
-        if (path / "events.jsonl").is_file():
-            with _warned():
+        with _warned():
+            if (path / "events.jsonl").is_file():
                 _record(path, home, lease, began_s=began_s, private=private, job=job)
 
 

@@ -76,3 +76,13 @@ class RenderStopped(ShotclockError):
         super().__init__(found, allowed=allowed, way_out=way_out)
         self.exit_code = exit_code
         self.line = line
+
+
+def unreachable(error: OSError) -> ShotclockError:
+    """What the system refused to a command that foresaw no refusal: the path and the system's reason."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    return ShotclockError(
+        f"{where}{error.strerror or error}",
+        allowed="paths that this user may read and write, on a disk with free space",
+        way_out="check the path, its permissions and the free space",
+    )

@@ -148,6 +148,10 @@ def parse_end(text: str, zone: tzinfo | None) -> datetime:
             allowed="a date and time, with an offset from UTC or in local time",
             way_out="write it like 2026-12-01T18:00 or 2026-12-01T17:00+00:00",
         ) from None
+    if not 1970 < found.year < 9999:  # zones would leave the calendar
+        raise RequestError(
+            f"lease end {text!r}", allowed="a year that a device is held in", way_out="write it like 2026-12-01T18:00"
+        )
     if found.tzinfo is not None:
         return found.astimezone(UTC)
     if len(text) <= len("2026-12-01"):
