@@ -3,7 +3,10 @@
 Reads one JSON object a line: ``argv``, ``environment``, ``log`` (a file for what it prints) and ``die``, where the
 child kills itself with SIGKILL: ``{"line": {...}}`` right after an event line with these fields was written,
 ``{"fsync": n}`` in place of its n-th fsync, ``{"rename": n}`` in place of its n-th rename, ``{"signal": name, "line":
-{...}}`` sends a signal to itself instead and goes on. Answers with the child's wait status, one a line.
+{...}}`` sends a signal to itself instead and goes on, ``{"rank": n, "place": text}`` where that rank has said that it
+is there. Answers with the child's wait status, one a line.
+
+A render on several ranks starts them as it does elsewhere, but for what it executes: they are forked, too.
 """
 
 from __future__ import annotations
@@ -11,16 +14,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import shotclock.render.run  # the imports that take seconds; no thread of torch has started yet
 from shotclock.cli import main
+from shotclock.render import ranks
 from shotclock.render.interrupt import Interrupts
 from shotclock.render.journal import Journal
 
@@ -66,9 +72,45 @@ def nth(count: int, real: Callable[..., Any]) -> Callable[..., Any]:
     return replaced
 
 
+class Forked:
+    """What ``subprocess.Popen`` starts of this program, without the imports: same descriptors, group and signals."""
+
+    def __init__(self, argv: list[str], *, pass_fds: tuple[int, ...], stdout: int | None, **_: Any) -> None:
+        self.code: int | None = None
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setpgid(0, 0)
+            os.closerange(3, min(pass_fds))
+            if stdout is not None:
+                os.dup2(stdout, 1)
+            os._exit(command(argv[argv.index("shotclock") + 1 :]))
+
+    def wait(self) -> int:
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 def arrange(order: dict[str, Any]) -> None:
     """Put the death where the order says."""
+    ranks.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
     wanted = order.get("die") or {}
+    if "place" in wanted:
+        say = ranks.Seat.say
+
+        def say_and_die(self: ranks.Seat, place: str, **more: Any) -> None:
+            say(self, place, **more)
+            if (self.rank, place) == (wanted["rank"], wanted["place"]):
+                die()
+
+        ranks.Seat.say = say_and_die  # type: ignore[method-assign]
     if "fsync" in wanted:
         os.fsync = nth(wanted["fsync"], os.fsync)
     if "rename" in wanted:
@@ -94,7 +136,12 @@ def child(order: dict[str, Any]) -> int:
         os.dup2(log.fileno(), 2)
     torch.set_num_threads(1)
     arrange(order)
-    sys.argv = ["shotclock", *order["argv"]]
+    return command(order["argv"])
+
+
+def command(argv: list[str]) -> int:
+    """One command line; its exit code."""
+    sys.argv = ["shotclock", *argv]
     try:
         main()
     except SystemExit as ended:

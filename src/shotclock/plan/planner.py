@@ -21,7 +21,7 @@ from shotclock.plan.cost import TEXT_TOKENS as CONTEXT_TOKENS
 from shotclock.plan.cost import step_flops
 from shotclock.plan.foreseen import Foreseen
 from shotclock.plan.key import UNQUANTISED, quantisation_of
-from shotclock.plan.spread import PlannedSplit, choose, names_of
+from shotclock.plan.spread import WISHES, PlannedSplit, choose, names_of
 from shotclock.recipes import RecipeName, Stage, all_passes, warnings
 from shotclock.request import Document, Request
 from shotclock.weights.checkpoint import CheckpointHeaders, Header, transformer_settings
@@ -200,6 +200,8 @@ def splits_for(
     request: Request, config: TransformerConfig, *, gpus: int, device_type: str, wish: str
 ) -> tuple[PlannedSplit, ...]:
     """The split of each stage over ``gpus``; none on one. Raises :class:`RequestError` where there is none."""
+    if wish not in WISHES:
+        raise RequestError(f"--split {wish}", allowed=", ".join(WISHES), way_out="leave --split out for auto")
     if gpus == 1:
         return ()
     clips = [(stage, stage.geometry) for stage in request.stages]

@@ -167,8 +167,9 @@ def checked_facts(request: Line, plan: Line, first: Line, key: Line | None, mach
     found: dict[str, Fact] = {
         name: _text(key[name]) if key and key.get(name) is not None else missing(NO_KEY) for name in KEY_FIELDS
     }
-    if (key or {}).get("streaming", "none") != "none":
-        found["streaming"] = _text((key or {})["streaming"])
+    for name in ("streaming", "split"):  # where not all weights stay, where not one GPU does all
+        if (key or {}).get(name, "none") != "none":
+            found[name] = _text((key or {})[name])
     device = (key or {}).get("device") or first.get("device")
     found["device"] = fact(device, "no event was written")
     found["driver"] = machine.facts.get("driver", missing("not looked at"))
@@ -215,8 +216,14 @@ def _facts(folder: Folder, plan: Line, passes: Sequence[PassRow], context: Conte
         "lease_source": fact(lease.get("source") or context.lease_source, "not told to the record"),
         "job": fact(context.job, "no scheduler's job id was found"),
         "median_pass": _median(passes),
+        **({"ranks": _ranks(first.begins["ranks"])} if first and len(first.begins.get("ranks", ())) > 1 else {}),
         **expected_facts(plan),
     }
+
+
+def _ranks(devices: Sequence[str]) -> Fact:
+    """The processes of the first attempt by number, each with its device."""
+    return known(", ".join(f"rank {number} on {device}" for number, device in enumerate(devices)))
 
 
 def lease_s(first: Attempt | None, context: Context) -> float | None:
