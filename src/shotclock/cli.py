@@ -48,6 +48,9 @@ Lease_ = Annotated[
     str | None, typer.Option("--lease", help="How long the device is held, from now: 4h, 90min, 2:30:00.")
 ]
 LeaseEnd = Annotated[str | None, typer.Option(help="When it is taken away: 2026-12-01T18:00. The earlier end counts.")]
+Memory = Annotated[
+    str | None, typer.Option(help="At most so much device memory, as 20GB; blocks that do not fit are streamed.")
+]
 Leases = Annotated[str, typer.Option(help="How many leases of this length the render may take, or any.")]
 OnOverrun = Annotated[
     str, typer.Option(help="Where the lease ends first: snapshot, draft (and a marked draft clip) or stop (exit 92).")
@@ -267,6 +270,7 @@ def render(
     duration_head: Annotated[Path | None, typer.Option(help="This duration head, for --frames auto.")] = None,
     decoder: Annotated[str, typer.Option(help="conv, or diffusion: another file, exact tiles, more time.")] = "conv",
     quantise: Annotated[str | None, typer.Option(help="fp8: faster, not exact; needs a GPU with float8.")] = None,
+    memory: Memory = None,
     gpus: Annotated[int, typer.Option(help="GPUs of this machine that share the forwards.")] = 1,
     split: Annotated[str, typer.Option(help="How they do: auto, legs or tokens.")] = "auto",
     lease: Lease_ = None,
@@ -286,7 +290,7 @@ def render(
     options = dict(locals())
     for name in TERMS:
         del options[name]
-    began_s = time.monotonic()
+    began_s = _began_s(seat)
     if gpus != 1 and seat is None:
         _on_ranks(gpus, device, run, lease, lease_end, began_s, private=private)
     from shotclock.render.job import Times  # torch, transformers and diffusers: seconds
@@ -311,6 +315,7 @@ def resume(
     prove: Annotated[
         bool, typer.Option("--prove", help="Render nothing: replay from the older snapshot and compare bits.")
     ] = False,
+    memory: Memory = None,
     lease: Lease_ = None,
     lease_end: LeaseEnd = None,
     leases: Leases = "1",
@@ -326,7 +331,7 @@ def resume(
     seat: Seat_ = None,
 ) -> None:
     """Go on with a render from its folder, bit for bit as if it had never stopped."""
-    began_s = time.monotonic()
+    began_s = _began_s(seat)
     if seat is None and not prove:
         from shotclock.render.launch import planned
 
@@ -355,7 +360,9 @@ def resume(
     )
     console = None if quiet else stderr
     with _recorded(run, terms.lease, began_s, private=private):
-        outcome = runs.resume(run, terms, models=models, home=home(), times=times, console=console, gpus=gpus)
+        outcome = runs.resume(
+            run, terms, models=models, home=home(), times=times, console=console, gpus=gpus, memory=memory
+        )
     _end(outcome, quiet=quiet, as_json=as_json)
 
 
@@ -506,13 +513,20 @@ def _on_ranks(
     from shotclock.render.launch import note_failure, on_ranks
 
     try:
-        code = on_ranks(gpus, device, sys.argv[1:])
+        code = on_ranks(gpus, device, sys.argv[1:], began_s)
     except RenderFailed as failed:
         if note_failure(run, failed, time.monotonic() - began_s):
             with _recorded(run, _lease(began_s, lease, lease_end), began_s, private=private):
                 raise
         raise
     raise typer.Exit(code)
+
+
+def _began_s(seat: str | None) -> float:
+    """The monotonic clock's reading when the command began, of which this process may be one rank."""
+    from shotclock.render.ranks import Seat
+
+    return time.monotonic() if seat is None else Seat.parse(seat).began_s
 
 
 @app.command(hidden=True)

@@ -213,7 +213,7 @@ def test_later_stages_weigh_what_their_operations_are(whole: dict[str, Path]) ->
 
     run = whole["distilled"]
     plan, request = read_plan((run / "plan.json").read_text()), read_request((run / "request.json").read_text())
-    found = weights(SimpleNamespace(plan=plan, request=request))  # type: ignore[arg-type]
+    found = weights(SimpleNamespace(plan=plan, stages=request.stages))  # type: ignore[arg-type]
     first, second = (stage.step_flops for stage in plan.stages)
     assert found == {"cond": 1.0, "cond in stage 2": second / first} and second > first
 

@@ -27,17 +27,28 @@ from shotclock.guidance import Guidance
 from shotclock.lease import Lease
 from shotclock.model.config import TransformerConfig, transformer_config
 from shotclock.model.diffusion_decoder import DecoderConfig
-from shotclock.plan.cost import TEXT_TOKENS
+from shotclock.plan.cost import TEXT_TOKENS, pass_flops
 from shotclock.plan.cost import decode_flops as conv_flops
 from shotclock.plan.forecast import Case, Forecast, forecast
 from shotclock.plan.key import attention_order, law_key, quantisation_of
 from shotclock.plan.law import ONE, LawKey
 from shotclock.plan.memory import FLOAT_BYTES, Jobs, Needs, Room, Tiles, Weights
+from shotclock.plan.placement import Placement
 from shotclock.plan.pricing import Scope
 from shotclock.plan.rate import MATRIX, PhaseSample, Rates
 from shotclock.plan.store import Known, keep_rates, read_known
 from shotclock.recipes import RecipeName, Stage
 from shotclock.render import exact_tiles
+from shotclock.render.capacity import (
+    COPY,
+    CPU_MATRIX,
+    apart,
+    block_bytes,
+    capped,
+    copy_sample,
+    encode_seconds,
+    text_layer_bytes,
+)
 from shotclock.render.decode import decoder_stages
 from shotclock.render.decoders import words
 from shotclock.render.page_cache import cached_share
@@ -81,12 +92,12 @@ class Window:
     leases: int | None
 
 
-def read_room(device: torch.device) -> Room:
-    """What is free now, before any model is loaded."""
-    host = psutil.virtual_memory()
-    if is_unified(device):
-        return Room(device_bytes=int(host.available), host_bytes=int(host.available), shared=True)
-    return Room(device_bytes=int(torch.cuda.mem_get_info(device)[0]), host_bytes=int(host.available), shared=False)
+def read_room(device: torch.device, cap_bytes: int | None = None) -> Room:
+    """What is free now, before any model is loaded, and allowed; a memory that is shared is capped as one."""
+    host = int(psutil.virtual_memory().available)
+    shared = is_unified(device)
+    free = host if shared else int(torch.cuda.mem_get_info(device)[0])
+    return capped(Room(device_bytes=free, host_bytes=host, shared=shared), cap_bytes)
 
 
 def look_ahead(
@@ -101,21 +112,61 @@ def look_ahead(
 ) -> Forecast:
     """The forecast of a render; measures the device's matrix rate on first use (a fraction of a second)."""
     case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
-    known = with_matrix_rate(read_known(home, case.key), machine, home)
+    case, known = informed(case, machine, home)
     known = replace(known, rates=known.rates.of_decoder(request.decoder))
     return forecast(case, known, lease=window.lease, began_s=window.began_s, now_s=window.now_s, leases=window.leases)
 
 
+def informed(case: Case, machine: Machine, home: Path) -> tuple[Case, Known]:
+    """The case with what its placement changes, and what is known of it; measures rates that are missed, once."""
+    known = with_matrix_rate(read_known(home, case.key), machine, home)
+    clip, weights = (case.geometry, case.guidance), case.needs.weights
+    placement = case.needs.place(*clip)
+    text = weights.text_layers_bytes, weights.text_bytes
+    if machine.device.type == "cuda" and placement.text not in ("none", "device"):
+        known = with_rate(known, CPU_MATRIX, home, lambda: cpu_sample(machine.dtype))
+        ways = encode_seconds(known.rates, *text, case.cached_shares)
+        fastest: Any = min(ways, key=lambda way: ways[way].typical_s)
+        case = replace(case, needs=replace(case.needs, text_apart=fastest))
+        placement = case.needs.place(*clip)
+    if machine.device.type == "cuda" and placement.source == "host":
+        known = with_rate(known, COPY, home, lambda: copy_sample(machine.device))
+    away = (placement.blocks - placement.resident) * weights.block_bytes
+    kept_share = 1 - away / max(weights.transformer_bytes, 1)
+    found = apart(placement, known.rates, text_bytes=text, kept_share=kept_share, cached=case.cached_shares)
+    return replace(case, apart=found), known
+
+
 def fitting_legs(
-    request: Request, headers: CheckpointHeaders, machine: Machine, *, encodes_text: bool, pinned_config: bool
+    request: Request,
+    headers: CheckpointHeaders,
+    machine: Machine,
+    *,
+    home: Path,
+    encodes_text: bool,
+    pinned_config: bool,
 ) -> int:
-    """The most legs a pass that memory holds, for a user who has not said any; raises :class:`DoesNotFit` at one."""
+    """The legs a pass that memory holds and that are fastest, for a user who has not said any.
+
+    A step takes as long as its computing or its copies. Raises :class:`DoesNotFit` where not even one leg fits.
+    """
     scope = Scope(encodes_text=encodes_text, rehearses=False, verifies=False)
     case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
-    return case.needs.legs_per_pass(case.geometry, case.guidance)
+    case, known = informed(case, machine, home)
+    flops_per_s = known.rates.matrix_flops_per_s(machine.dtype_name)
+
+    def step_s(guidance: Guidance, placement: Placement) -> float:
+        text = case.needs.weights.text_layers_bytes, case.needs.weights.text_bytes
+        found = apart(placement, known.rates, text_bytes=text, kept_share=1.0, cached=case.cached_shares)
+        computed = pass_flops(case.config, case.geometry, guidance, TEXT_TOKENS, step=0)
+        seconds = [flops / flops_per_s if flops_per_s else float(flops) for flops in computed]
+        copies_s = found.copies.a_pass().typical_s if found.copies is not None else 0.0
+        return sum(max(one, copies_s) for one in seconds)
+
+    return case.needs.legs_per_pass(case.geometry, case.guidance, step_s)
 
 
-def key_of(request: Request, config: TransformerConfig, machine: Machine) -> LawKey:
+def key_of(request: Request, config: TransformerConfig, machine: Machine, streaming: str) -> LawKey:
     """The key of a render as its plan and its event log have it."""
     return law_key(
         config,
@@ -127,6 +178,7 @@ def key_of(request: Request, config: TransformerConfig, machine: Machine) -> Law
         quantisation=quantisation_of(request.quantise),
         gpus=machine.gpus,
         split=machine.split,
+        streaming=streaming,
     )
 
 
@@ -152,6 +204,11 @@ def case_of(
         stages = stages_of(geometry, guidance, request.steps)
         return [(one.geometry, one.guidance, request.appended_tokens(one.geometry)) for one in stages]
 
+    needs = needs_of(headers, config, machine, jobs, encodes_text=scope.encodes_text)
+    needs = replace(needs, adapts=bool(request.loras or request.distilled_lora))
+    if machine.gpus > 1 or request.quantise is not None:  # ranks and float8 have all of their weights on the device
+        needs = replace(needs, weights=replace(needs.weights, block_bytes=0))
+    streaming = needs.place(request.geometry, request.guidance).key
     return Case(
         geometry=request.geometry,
         guidance=request.guidance,
@@ -161,12 +218,12 @@ def case_of(
         legal=legal,
         fixed_steps=recipes.RECIPES[name].fixed_steps,
         config=config,
-        key=key_of(request, config, machine),
+        key=key_of(request, config, machine, streaming),
         scope=scope,
         file_bytes={name: header.file_bytes for name, header in files.items()},
         cached_shares=cached_shares(headers),
         decode_flops=decode_counter(headers.video_vae),
-        needs=needs_of(headers, config, machine, jobs, encodes_text=scope.encodes_text),
+        needs=needs,
     )
 
 
@@ -205,6 +262,7 @@ def needs_of(
     text = headers.text_encoder if encodes_text else None
     transformer = {k: e for k, e in headers.transformer.tensors.items() if "embeddings_connector." not in k}
     video = {k: e for k, e in headers.video_vae.tensors.items() if "decoder." in k}
+    layers, layer = (0, 0) if text is None else text_layer_bytes(text, size)
     return Needs(
         jobs=jobs,
         config=config,
@@ -214,6 +272,9 @@ def needs_of(
             transformer_bytes=sum(e.end - e.start if as_stored else size * e.elements for e in transformer.values()),
             decoder_bytes=sum(size * entry.elements for entry in video.values())
             + sum(FLOAT_BYTES * entry.elements for entry in headers.audio_vae.tensors.values()),
+            block_bytes=block_bytes(headers.transformer, size),
+            text_layers_bytes=layers,
+            text_layer_bytes=layer,
         ),
         room=machine.room,
         tiles=tile_needs(headers.video_vae, size, shared=machine.room.shared),
@@ -263,14 +324,19 @@ def exact_tile_needs(config: DecoderConfig, element_bytes: int, *, shared: bool)
 
 def with_matrix_rate(known: Known, machine: Machine, home: Path) -> Known:
     """With the device's matrix rate in the render's dtype, measured and kept where it was not known."""
-    if known.rates.matrix_flops_per_s(machine.dtype_name) is not None:
+    phase = f"{MATRIX} {machine.dtype_name}"
+    return with_rate(known, phase, home, lambda: matrix_sample(machine.device, machine.dtype))
+
+
+def with_rate(known: Known, phase: str, home: Path, measure: Callable[[], PhaseSample]) -> Known:
+    """With a sample of ``phase``, measured and kept where there was none."""
+    if any(sample.phase == phase for sample in known.rates.samples):
         return known
-    sample = matrix_sample(machine.device, machine.dtype)
-    rates = Rates(device=known.rates.device, build=known.rates.build, samples=(sample,))
+    rates = Rates(device=known.rates.device, build=known.rates.build, samples=(measure(),))
     try:
         keep_rates(home, rates)
     except RunDirError as bad:
-        logger.warning("the matrix rate is not kept: %s", bad)
+        logger.warning("the rate of %s is not kept: %s", phase, bad)
     return Known(timings=known.timings, rates=known.rates.merged(rates), others=known.others)
 
 
@@ -293,3 +359,8 @@ def matrix_sample(device: torch.device, dtype: torch.dtype) -> PhaseSample:
         seconds=min(times[1:]),
         run=f"matrix {name} {datetime.now(UTC):%Y-%m-%d}",
     )
+
+
+def cpu_sample(dtype: torch.dtype) -> PhaseSample:
+    """The same on the CPU, beside a device: what an encoder that does not fit there could compute at."""
+    return matrix_sample(torch.device("cpu"), dtype).model_copy(update={"phase": CPU_MATRIX})

@@ -28,14 +28,20 @@ Frames = Iterator[UInt8[Tensor, "t height width 3"]]
 class Pictures(Protocol):
     """What a latent decodes to, as often as memory asks for other tiles."""
 
-    def planned(self, geometry: Geometry) -> Tiles | None:
-        """The best tiles of a clip that the free memory holds; raises :class:`DoesNotFit`."""
+    def planned(self, geometry: Geometry, at_most: int | None = None) -> Tiles | None:
+        """The best tiles of a clip that the free memory holds, ``at_most`` bytes of it; raises :class:`DoesNotFit`."""
 
     def smaller(self, tiles: Tiles | None, geometry: Geometry) -> Tiles:
         """What to try where these ran out of memory; raises :class:`DoesNotFit` at the floor."""
 
     def frames(self, tiles: Tiles | None) -> Frames:
         """The pictures in order, at most 8 at a time; raises :class:`RenderFailed` where they are not finite."""
+
+
+def allowed_bytes(device: torch.device, at_most: int | None) -> int:
+    """What a decode's tiles may take: what is free, and no more than the plan kept for them where memory is capped."""
+    free = free_bytes(device)
+    return free if at_most is None else min(free, at_most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +51,10 @@ class ConvPictures:
     decoder: VideoDecoder
     latent: Float[Tensor, "1 c f h w"]
 
-    def planned(self, geometry: Geometry) -> Tiling | None:
+    def planned(self, geometry: Geometry, at_most: int | None = None) -> Tiling | None:
         """See :class:`Pictures`."""
         video = self.decoder
-        free = free_bytes(video.device)
+        free = allowed_bytes(video.device, at_most)
         return choose_tiling(geometry, free_bytes=free, stages=video.stages, element_bytes=video.dtype.itemsize)
 
     def smaller(self, tiles: Tiles | None, geometry: Geometry) -> Tiling:
@@ -70,10 +76,10 @@ class DiffusionPictures:
     latent: Float[Tensor, "1 c f h w"]
     noise: Float[Tensor, "1 3 t y x"]
 
-    def planned(self, geometry: Geometry) -> Cuts | None:
+    def planned(self, geometry: Geometry, at_most: int | None = None) -> Cuts | None:
         """See :class:`Pictures`."""
         video = self.decoder
-        free = free_bytes(video.device)
+        free = allowed_bytes(video.device, at_most)
         return choose_cuts(geometry, free_bytes=free, config=video.config, element_bytes=video.dtype.itemsize)
 
     def smaller(self, tiles: Tiles | None, geometry: Geometry) -> Cuts:

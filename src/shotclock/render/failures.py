@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from shotclock.device import free_bytes, peak_bytes
-from shotclock.errors import RenderFailed, ShotclockError
+from shotclock.errors import OutOfMemory, RenderFailed, ShotclockError
 from shotclock.events import Phase, State
 from shotclock.render.job import Job
 from shotclock.render.together import lost
@@ -28,14 +28,18 @@ def in_user_terms(job: Job, phase: Phase | None, error: Exception) -> ShotclockE
             return None
 
 
-def out_of_memory(job: Job, phase: Phase | None) -> RenderFailed:
+def out_of_memory(job: Job, phase: Phase | None) -> OutOfMemory:
     """The device's memory did not do: where, for what, and what needs less (users.md row 31)."""
-    return RenderFailed(
-        f"out of memory in phase {phase} at {job.request.geometry}, {job.request.legs_per_pass} legs a pass, "
+    placed = job.foreseen.placement
+    blocks = f"{placed.resident} of {placed.blocks} blocks resident, " if placed is not None and placed.streams else ""
+    error = OutOfMemory(
+        f"out of memory in phase {phase} at {job.request.geometry}, {job.asked.legs_per_pass} legs a pass, {blocks}"
         f"{job.dtype}; at most {peak_bytes(job.device):,} bytes were held",
         allowed=f"what {job.plan.device} has free: {free_bytes(job.device):,} bytes now",
-        way_out="--legs-per-pass 1, a smaller --size or fewer --frames; what ended is kept: `shotclock resume`",
+        way_out=f"shotclock resume {job.run.path} --memory SIZE, less than is free; a smaller --size or fewer --frames",
     )
+    error.phase = phase
+    return error
 
 
 def unwritable(job: Job, phase: Phase | None, error: OSError | SafetensorError) -> RenderFailed:

@@ -53,7 +53,7 @@ def decode(job: Job, journal: Journal, state: State) -> None:
     with journal.phase(Phase.DECODE_VIDEO):
         generator = noise_stream(job.request, job.request.stages[-1])
         pictures = decoders.pictures(unpatchify_video(state.video, geometry), generator)
-        tiles = pictures.planned(geometry)
+        tiles = pictures.planned(geometry, job.tile_bytes)
         while not _decode_video(job, journal, pictures, tiles, (wave, rate)):
             release(job.device)  # not inside the handler: its traceback holds the failed decode's tensors
             tiles = pictures.smaller(tiles, geometry)
@@ -193,7 +193,7 @@ def _rehearse_in(run: RunDir, job: Job, now_s: Callable[[], float]) -> Rehearsed
     loaded_s = now_s()
     latent = unpatchify_video(video_noise.to(job.device, job.dtype), geometry)
     pictures = decoders.pictures(latent, noise_stream(job.request, job.request.stages[-1]))
-    tiles = pictures.planned(job.request.geometry)
+    tiles = pictures.planned(job.request.geometry, job.tile_bytes)
     wave, rate = heard(job.run, job.request, decoders.audio, audio_noise.to(job.device, job.dtype), geometry)
     write_wav(run.wave, wave, rate)
     heard_s = now_s()

@@ -100,7 +100,7 @@ def outlook(job: Job, times: Times) -> Outlook:
     draft = job.on_overrun == OnOverrun.DRAFT
     return Outlook(
         end_s=None if end_s is None else end_s - times.began_s,
-        steps=all_passes(job.request.stages, job.plan.blocks),
+        steps=all_passes(job.stages, job.plan.blocks),
         law=foreseen.law,
         tail=foreseen.tail,
         closing=total((foreseen.closing, foreseen.draft), "closing") if draft else foreseen.closing,
@@ -118,7 +118,7 @@ def weights(job: Job) -> dict[str, float]:
     per_leg = [stage.step_flops / len(stage.legs) for stage in planned]
     return {
         kind_of(launch): len(launch.legs) * per_leg[launch.stage - 1] / per_leg[0]
-        for step in all_passes(job.request.stages, job.plan.blocks)
+        for step in all_passes(job.stages, job.plan.blocks)
         for launch in step
         if planned
     }

@@ -13,6 +13,7 @@ import torch
 from shotclock.lease import Lease
 from shotclock.plan.foreseen import Foreseen
 from shotclock.plan.planner import Plan
+from shotclock.recipes import Stage
 from shotclock.render.crew import Crew
 from shotclock.render.given import NOTHING, Given
 from shotclock.render.journal import Clock
@@ -40,7 +41,8 @@ class Job:
 
     ``on_overrun`` is snapshot, stop or draft; ``rehearse`` auto, always or never. ``judge`` is None for no verdict.
     ``prompts`` is the folder of features that earlier renders encoded; None keeps none. ``crew`` are the other ranks,
-    where the render has several.
+    where the render has several. ``legs_per_pass`` replaces the request's where memory did not hold those, and
+    ``smaller`` says so; None is as it was asked for.
     """
 
     request: Request
@@ -60,6 +62,23 @@ class Job:
     given: Given = NOTHING
     prompts: Path | None = None
     crew: Crew | None = None
+    legs_per_pass: int | None = None
+    smaller: str | None = None
+
+    @property
+    def asked(self) -> Request:
+        """The request with this attempt's legs a pass. Its digest may be another; the clip's is ``request``'s."""
+        return self.request.model_copy(update={"legs_per_pass": self.legs_per_pass or self.request.legs_per_pass})
+
+    @property
+    def tile_bytes(self) -> int | None:
+        """What a decode's tiles may take; None is all that is free."""
+        return None if self.foreseen.placement is None else self.foreseen.placement.tile_bytes
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The sampling jobs as this attempt launches them."""
+        return self.asked.stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

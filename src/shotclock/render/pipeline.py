@@ -134,6 +134,8 @@ def produce(job: Job, journal: Journal, gate: Gate) -> Outcome:
     """All stages that the run folder does not hold yet."""
     forwards: dict[str, int] = {}
     pass_s: tuple[float, ...] = ()
+    if job.smaller is not None:
+        journal.say(Notice(text=job.smaller))
     with torch.inference_mode(), attention_backends():
         state = read_latents(job)
         if state is None:

@@ -13,6 +13,7 @@ from shotclock.plan.forecast import Forecast
 from shotclock.plan.picture import draw
 from shotclock.plan.planner import Plan
 from shotclock.plan.table import Table, reach_table
+from shotclock.render.ahead import read_room
 from shotclock.render.job import Times
 from shotclock.render.resolve import resolve
 from shotclock.render.run import Terms, expect
@@ -72,6 +73,7 @@ def preview(settings: Settings, terms: Terms, *, home: Path, times: Times) -> Pr
         home=home,
         times=times,
         contexts=settings.contexts,
+        room=read_room(found.device, settings.cap_bytes),
     )
     return Preview(
         plan=plan.model_copy(update={"forecast": forecast.document}), forecast=forecast, table=reach_table(forecast)

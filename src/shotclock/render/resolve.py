@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from shotclock.device import limit
 from shotclock.errors import DoesNotFit, RequestError
 from shotclock.model.config import transformer_config
 from shotclock.plan.planner import Plan, make_plan, splits_for
@@ -59,6 +60,7 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
     require_gpus(settings.gpus, settings.device)
     device, dtype = pick_device(settings.device), pick_dtype(settings)
     require_asked(settings.quantise, device, dtype)
+    limit(device, settings.cap_bytes)
     headers = read_models(settings, home)
     if settings.quantise is not None:
         require_quantisable(headers.transformer)
@@ -71,7 +73,9 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
     request = request_from(settings, defaults, model_class, given)
     require_clip(given, request)
     if settings.legs_per_pass is None:
-        request = request.model_copy(update={"legs_per_pass": most_legs(request, headers, settings, device, dtype)})
+        request = request.model_copy(
+            update={"legs_per_pass": most_legs(request, headers, settings, device, dtype, home)}
+        )
     plan = make_plan(
         request,
         headers,
@@ -103,13 +107,19 @@ def resolve(settings: Settings, home: Path, say: Callable[[str], None]) -> Resol
 
 
 def most_legs(
-    request: Request, headers: CheckpointHeaders, settings: Settings, device: torch.device, dtype: torch.dtype
+    request: Request,
+    headers: CheckpointHeaders,
+    settings: Settings,
+    device: torch.device,
+    dtype: torch.dtype,
+    home: Path,
 ) -> int:
     """Legs a pass that memory holds; 1 where not even that fits, which the plan then refuses with its reasons."""
-    machine = Machine(device=device, name=device_name(device), dtype=dtype, room=read_room(device))
-    encodes = settings.contexts is None
+    room = read_room(device, settings.cap_bytes)
+    machine = Machine(device=device, name=device_name(device), dtype=dtype, room=room, gpus=settings.gpus)
+    encodes, pinned = settings.contexts is None, settings.pinned_config
     try:
-        return fitting_legs(request, headers, machine, encodes_text=encodes, pinned_config=settings.pinned_config)
+        return fitting_legs(request, headers, machine, home=home, encodes_text=encodes, pinned_config=pinned)
     except DoesNotFit:
         return 1
 

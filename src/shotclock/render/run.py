@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,19 @@ import torch
 from rich.console import Console
 
 from shotclock import __version__
+from shotclock.device import limit
 from shotclock.errors import DoesNotFit, RequestError, RunDirError
 from shotclock.lease import Lease
 from shotclock.model.config import transformer_config
 from shotclock.plan.forecast import Forecast
+from shotclock.plan.memory import Room
 from shotclock.plan.planner import Plan, read_plan, splits_for
 from shotclock.plan.pricing import Scope
 from shotclock.plan.spread import WISHES
 from shotclock.recipes import all_passes
+from shotclock.render.again import planned_for, render_or_smaller
 from shotclock.render.ahead import Machine, Window, cached_shares, look_ahead, read_room
+from shotclock.render.capacity import parse_bytes
 from shotclock.render.crew import Crew
 from shotclock.render.diffusion_decode import attention_for, attention_name
 from shotclock.render.finish import decode_draft
@@ -46,7 +51,7 @@ from shotclock.render.settings import (
     device_name,
 )
 from shotclock.render.show import LiveBar, PlainLines
-from shotclock.render.snapshot import newest_snapshot
+from shotclock.render.snapshot import legs_in_force, newest_snapshot
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir, write_aside
 from shotclock.weights.checkpoint import CheckpointHeaders, transformer_settings
@@ -86,16 +91,13 @@ def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console
     found = resolve(settings, home, sayer(console))
     settings, request, headers = found.settings, found.request, found.headers
     terms.require_seat(found.plan)
-    expected = expect(
-        request,
-        found.plan,
-        headers,
-        terms,
-        device=found.device,
-        home=home,
-        times=times,
-        contexts=settings.contexts,
-    )
+
+    def expected_in(run: RunDir | None, wish: Request, most_resident: int | None) -> Forecast:
+        room = replace(read_room(found.device, settings.cap_bytes), most_resident=most_resident)
+        given = {"device": found.device, "home": home, "contexts": settings.contexts, "times": times}
+        return expect(wish, found.plan, headers, terms, **given, run=run, room=room)  # type: ignore[arg-type]
+
+    expected = expected_in(None, request, None)
     require_accepted(expected, request)
     plan = found.plan.model_copy(update={"forecast": expected.document})
     run = RunDir.create(settings.run)
@@ -109,8 +111,8 @@ def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console
         write_aside(job.run.request, request.to_json().encode())
         write_aside(job.run.plan, plan.to_json().encode())
         keep_media(found.given, request, job.run, found.image_crf)
-        said = command(request, settings)
-        return begin(job, expected, terms.seat, said=said, times=times, console=console)
+        begun = partial(begin, seat=terms.seat, said=command(request, settings), console=console)
+        return render_or_smaller(job, expected, times, attempt=begun, expect=partial(expected_in, run))
 
 
 def require_accepted(expected: Forecast, request: Request) -> None:
@@ -141,10 +143,12 @@ def resume(
     times: Times,
     console: Console | None,
     gpus: int | None = None,
+    memory: str | None = None,
 ) -> Outcome | None:
     """Go on with the render of a folder; None where it has ended already. ``gpus`` is None for as many as it began on.
 
-    Another number of them splits the forwards anew: other numerics.
+    Another number of them splits the forwards anew: other numerics. ``memory`` is what may be used, None for what the
+    first attempt was allowed.
     """
     run = RunDir.existing(path)
     request, plan = read_request(run.request.read_text()), read_plan(run.plan.read_text())
@@ -159,19 +163,36 @@ def resume(
         splits = splits_for(request, config, gpus=gpus, device_type=device.type, wish=WISHES[0])
         plan = plan.on(gpus, splits)
     terms.require_seat(plan)
-    expected = expect(request, plan, headers, terms, device=device, home=home, times=times, run=run)
+    cap_bytes = allowed_by(plan) if memory is None else parse_bytes(memory)
+    limit(device, cap_bytes)
+    legs = legs_in_force(run)
+
+    def expected_of(wish: Request, most_resident: int | None) -> Forecast:
+        room = replace(read_room(device, cap_bytes), most_resident=most_resident)
+        return expect(wish, plan, headers, terms, device=device, home=home, times=times, run=run, room=room)
+
+    asked = request.model_copy(update={"legs_per_pass": legs or request.legs_per_pass})
+    expected = expected_of(asked, None)
     require_accepted(expected, request)
-    here = plan.model_copy(update={"device": device_name(device)})
+    here = planned_for(plan, asked).model_copy(update={"device": device_name(device)})
     paths = paths_of(plan, models)
     job = replace(
         job_of(request, here, expected, headers, run, device, terms, None),
         given=gather_again(request, paths, headers),
         prompts=home / FOLDER,
+        legs_per_pass=legs,
     )
     with run.writing():
         run.sweep()
         said = next((line["command"] for line in logged(run) if line.get("event") == "RunBegins"), "")
-        return begin(job, expected, terms.seat, said=said, times=times, console=console)
+        begun = partial(begin, seat=terms.seat, said=said, console=console)
+        return render_or_smaller(job, expected, times, attempt=begun, expect=expected_of)
+
+
+def allowed_by(plan: Plan) -> int | None:
+    """What of the device's memory the first attempt was allowed."""
+    placed = None if plan.forecast is None else plan.forecast.placement
+    return None if placed is None else placed.cap_bytes
 
 
 def draft(path: Path, *, models: Path | None) -> Path:
@@ -239,7 +260,7 @@ def job_of(
 
 
 def begin(
-    job: Job, expected: Forecast, seat: Seat | None, *, said: str, times: Times, console: Console | None
+    job: Job, expected: Forecast, times: Times, *, seat: Seat | None, said: str, console: Console | None
 ) -> Outcome:
     """Say what will happen and do it, with the other ranks where there are any; the caller holds the folder."""
     with ExitStack() as stack:
@@ -271,8 +292,9 @@ def expect(
     times: Times,
     run: RunDir | None = None,
     contexts: Path | None = None,
+    room: Room | None = None,
 ) -> Forecast:
-    """What is left of the render, against the lease and the memory there is."""
+    """What is left of the render, against the lease and the memory there is; ``room`` None is all that is free now."""
     found = newest_snapshot(run) if run is not None else None
     scope = Scope(
         encodes_text=encodes_text(request, headers, device, plan, home, run, contexts),
@@ -287,7 +309,7 @@ def expect(
             device=device,
             name=plan.device,
             dtype=DTYPES[plan.dtype],
-            room=read_room(device),
+            room=room or read_room(device),
             gpus=plan.gpus,
             split=plan.split,
         ),
@@ -352,6 +374,9 @@ def first_line(said: str, job: Job) -> dict[str, Any]:
         "law_key": job.foreseen.law_key.model_dump(mode="json"),
         "lease": {"source": lease.source, "end": lease.sources[0].end.isoformat() if lease.sources else None},
         "cached_shares": cached_shares(job.headers),
+        "legs_per_pass": job.asked.legs_per_pass,
+        "placement": None if (placed := job.foreseen.placement) is None else placed.model_dump(mode="json"),
+        "smaller": job.smaller,
         "request_sha256": plan.request_sha256,
         "sigmas_sha256": plan.sigmas_sha256,
         "files": {name: file.model_dump() for name, file in plan.files.items()},

@@ -43,6 +43,7 @@ from shotclock.render.stages import (
     Begun,
     Encoded,
     Left,
+    load_fused,
     stage_at,
     to_render,
     to_stage,
@@ -61,7 +62,7 @@ def identity_of(job: Job) -> Identity:
         transformer_sha256=sampled_sha256(job.headers.transformer.path),
         contexts_sha256=hashlib.sha256(job.run.contexts.read_bytes()).hexdigest(),
         upscaler_sha256=None if job.given.upscaler is None else sampled_sha256(job.given.upscaler.path),
-        numerics=numerics(job.plan, job.device, job.request.legs_per_pass),
+        numerics=numerics(job.plan, job.device, job.asked.legs_per_pass),
     )
 
 
@@ -94,7 +95,7 @@ def beginning(job: Job, journal: Journal, identity: Identity, fresh: State, stag
 def inside(job: Job, stage: Stage) -> bool:
     """Whether the newest snapshot is of ``stage``: nothing before it is needed then."""
     found = newest_snapshot(job.run)
-    return found is not None and stage_at(job.request.stages, found.state).number == stage.number
+    return found is not None and stage_at(job.stages, found.state).number == stage.number
 
 
 def _said(differences: dict[str, tuple[object, object]]) -> str:
@@ -126,7 +127,7 @@ def sample(
     tally, left = Tally(), None
     transformer: Transformer | None = None
     fused: float | None = None
-    for stage in job.request.stages:
+    for stage in job.stages:
         found = None if stage.last else Left.read(job.run, stage.number, job.request)
         if found is None:
             upscaled = None if left is None or inside(job, stage) else upscale(job, journal, left)
@@ -161,17 +162,29 @@ def load(job: Job, journal: Journal, lora: float) -> Transformer:
         if lora:
             gc.collect()
             release(job.device)
-        load = Load(
-            headers=job.headers,
-            given=job.given,
-            lora=lora,
+        pinned = job.plan.pinned_config
+        if job.crew is not None:
+            job.crew.load(
+                Load(
+                    headers=job.headers,
+                    given=job.given,
+                    lora=lora,
+                    dtype=job.dtype,
+                    pinned_config=pinned,
+                    quantise=job.request.quantise,
+                )
+            )
+        return load_fused(
+            job.headers,
+            job.given,
+            lora,
+            device=job.device,
             dtype=job.dtype,
-            pinned_config=job.plan.pinned_config,
+            pinned_config=pinned,
+            placement=job.foreseen.placement,
+            progress=journal.loaded(Phase.LOAD_TRANSFORMER),
             quantise=job.request.quantise,
         )
-        if job.crew is not None:
-            job.crew.load(load)
-        return load.transformer(job.device)
 
 
 def upscale(job: Job, journal: Journal, left: Left) -> Tensor:
@@ -197,7 +210,7 @@ def sample_stage(
         prepared = prepare(transformer, latents, contexts)
         identity = identity_of(job)
         state = beginning(job, journal, identity, begin(stage.sampler, latents, stage.noise_seed), stage)
-        passes_before = sum(len(step) for step in all_passes(job.request.stages[: stage.number - 1], job.plan.blocks))
+        passes_before = sum(len(step) for step in all_passes(job.stages[: stage.number - 1], job.plan.blocks))
         model = shared(job, transformer, stage, latents, contexts, state, passes_before)
     planned = forwards_left(job, stage, state)
     ran = Counter(tally.forwards)

@@ -20,6 +20,7 @@ from shotclock.device import default_device
 from shotclock.errors import RequestError, RunDirError
 from shotclock.guidance import LegName
 from shotclock.recipes import DEFAULT, RECIPES, ModelClass, RecipeName
+from shotclock.render.capacity import parse_bytes
 from shotclock.render.given import Given, Options
 from shotclock.render.text import read_prompts
 from shotclock.request import Request, Scales, make_document, make_request
@@ -84,6 +85,12 @@ class Settings:
     quantise: str | None = None
     gpus: int = 1
     split: str = "auto"
+    memory: str | None = None
+
+    @property
+    def cap_bytes(self) -> int | None:
+        """What of the device's memory may be used; None is all that is free. Raises :class:`RequestError`."""
+        return None if self.memory is None else parse_bytes(self.memory)
 
     @property
     def options(self) -> Options:
@@ -311,7 +318,7 @@ def command(request: Request, settings: Settings) -> str:
         options["quantise"] = request.quantise
     if settings.gpus > 1:
         options |= {"gpus": settings.gpus, "split": settings.split}
-    for name in (*FILES, "audio", "distilled_lora", "upscaler"):
+    for name in (*FILES, "audio", "distilled_lora", "upscaler", "memory"):
         if (path := getattr(settings, name)) is not None:
             options[name.replace("_", "-")] = path
     words = ["shotclock", "render", *(f"--{name}={value}" for name, value in options.items())]
