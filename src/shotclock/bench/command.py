@@ -34,7 +34,9 @@ def bench(
     geometry: Annotated[
         list[str] | None, typer.Option(help="WIDTHxHEIGHTxFRAMES of a step; repeatable.", show_default="four sizes")
     ] = None,
-    against: Annotated[list[str] | None, typer.Option(help="diffusers; repeatable.", show_default="diffusers")] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help="diffusers, ltx_core; repeatable.", show_default="diffusers")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of all sides, in alternating order.")] = 5,
     quantise: Annotated[str | None, typer.Option(help="fp8: our step in float8 too, with its error.")] = None,
     as_json: AsJson = False,
@@ -51,6 +53,8 @@ def bench(
             rounds=rounds,
             quantise=quantise,
             out=out,
+            oracle=oracle,
+            limit_s=limit_s,
         )
         return Question(ask=lambda _: ask_steps(steps, as_json=as_json), as_json=as_json)
     if oracle is None:

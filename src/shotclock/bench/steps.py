@@ -8,13 +8,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
 import torch
 
 from shotclock.bench.library import call_of, library
+from shotclock.bench.official import Official, measure_official
 from shotclock.errors import RenderFailed
 from shotclock.guidance import LegName
 from shotclock.model.quantise import device_product, quantise_in_place, reference_product, same_weights, velocity_errors
@@ -26,14 +27,18 @@ GEOMETRIES = ("768x448x25", "1024x576x49", "1024x576x121", "1920x1088x121")  # o
 TINY_GEOMETRY = "64x64x9"
 WARM_UPS = 2
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.1}  # relative L2 of velocities; bf16 rounds in 48 blocks on both sides
-PENDING = "PENDING: not in this run; shotclock bench RUN --oracle 'python adapters/oracle_ltx_core.py', where installed"
+PENDING = "PENDING: not in this run; --against ltx_core, where the packages are installed"
+AGAIN = "ours, again after the official packages"
 METHOD = "four legs of one step, host clock, from before the first launch to device-synchronised"
 OURS, UNGUIDED, DIFFUSERS, FP8 = "ours", "ours, cond alone", "diffusers, one leg a call", "ours, fp8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One geometry: seconds by side, clocks in MHz sampled while each round ran, errors by side and leg."""
+    """One geometry: seconds by side, clocks in MHz sampled while each round ran, errors by side and leg.
+
+    ``official`` says with which packages the official code ran, or PENDING and why it did not.
+    """
 
     geometry: str
     video_tokens: int
@@ -43,6 +48,7 @@ class Row:
     clocks_reason: str | None
     errors: Mapping[str, Mapping[str, tuple[float, float]]]
     peak_above_weights_bytes: int | None
+    official: str = PENDING
 
     def seconds(self, side: str) -> float:
         """Median of a side."""
@@ -61,11 +67,11 @@ class Row:
         said = [f"{self.geometry}, {self.video_tokens:,} video tokens"]
         for side, samples in self.sides.items():
             said.append(f"  {side}: {samples}, {self.seconds(side) / self.seconds(OURS):.3f} times ours")
-        said.append(f"  official packages: {PENDING}")
+        said.append(f"  official packages: {self.official}")
         said.append("  over cond alone: " + ", ".join(f"{k} {v:.3f}" for k, v in self.multipliers.items()))
         for side, legs in self.errors.items():
             shown = ", ".join(f"{leg} {video:.2e} / {audio:.2e}" for leg, (video, audio) in legs.items())
-            said.append(f"  {side}, relative velocity error (video / audio): {shown}")
+            said.append(f"  {side}, relative error (video / audio): {shown}")
         clocks = f"{min(self.clocks_mhz):g} to {max(self.clocks_mhz):g} MHz" if self.clocks_mhz else "not available"
         return [*said, f"  clock: {clocks}" + (f" ({self.clocks_reason})" if self.clocks_reason else "")]
 
@@ -79,7 +85,7 @@ class Row:
                 side: samples.model_dump(mode="json") | {"median": samples.median, "spread": samples.spread}
                 for side, samples in self.sides.items()
             },
-            "official": PENDING,
+            "official": self.official,
             "ratios_to_ours": {side: self.seconds(side) / self.seconds(OURS) for side in self.sides},
             "multipliers": self.multipliers,
             "errors": {
@@ -130,6 +136,23 @@ def measure(work: Workload, *, rounds: int, against: Sequence[str], fp8: bool) -
     )
 
 
+def with_official(row: Row, work: Workload, official: Official, rounds: int) -> Row:
+    """The row with the sides of the official packages, and ours once more behind them: what drifted shows there."""
+    ran = measure_official(work, official, rounds)
+    again, clocks, _ = timed({AGAIN: lambda: work.transformer(*work.streams, work.rows)}, work.machine.device, rounds)
+    sides = {side: one.samples for side, one in ran.items() if one.samples.values}
+    sides[AGAIN] = Samples(unit="s", method=METHOD, values=tuple(again[AGAIN]))
+    names = "; ".join(sorted({one.implementation for one in ran.values()}))
+    all_official = all(one.is_official for one in ran.values())
+    return replace(
+        row,
+        sides={**row.sides, **sides},
+        errors={**row.errors, **{side: {"what the first step moves": one.error} for side, one in ran.items()}},
+        clocks_mhz=(*row.clocks_mhz, *clocks),
+        official=f"RAN: {names}" if all_official else f"PENDING: the adapter ran {names}",
+    )
+
+
 def agreement(work: Workload, theirs: Callable[[], list[tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
     """Relative L2 of each leg's velocities, video and audio; raises :class:`RenderFailed` beyond the dtype's bound."""
     legs = work.guidance.legs(work.transformer.config.blocks)
@@ -164,7 +187,7 @@ def timed(
             wait(device)
             seconds[side].append(time.perf_counter() - begun_s)
         if device.type == "cuda" and reason is None:
-            calls[OURS]()
+            next(iter(calls.values()))()
             try:
                 clocks.append(float(torch.cuda.clock_rate(device)))  # before waiting: the device is busy
             except (RuntimeError, ModuleNotFoundError) as bad:

@@ -17,7 +17,7 @@ import torch
 from shotclock.errors import RequestError
 from shotclock.events import PassBegins, PassEnds
 from shotclock.geometry import Geometry
-from shotclock.guidance import Guidance
+from shotclock.guidance import Guidance, Leg
 from shotclock.latents import Latents, noise, text_to_video
 from shotclock.model.config import transformer_config
 from shotclock.model.transformer import Stream, Transformer
@@ -68,6 +68,11 @@ class Workload:
     def flops(self) -> int:
         """Operations that the step needs (plan/cost.py)."""
         return step_flops(self.transformer.config, self.geometry, self.guidance, TEXT_TOKENS)
+
+    @property
+    def rows(self) -> list[Leg]:
+        """All legs of the step."""
+        return list(self.guidance.legs(self.transformer.config.blocks).values())
 
     @property
     def streams(self) -> tuple[Stream, Stream]:

@@ -16,8 +16,8 @@ BENCHES = "recipes/benches"
 FORMAT = "shotclock/bench-steps/1"
 OURS = "ours"
 HEADING = "## Guided steps side by side"
-NOTE = """Same random weights and inputs, one process, alternating order. The official packages are **PENDING** until
-somebody who has them runs both sides.
+NOTE = """Same random weights and inputs, one process, alternating order. The official packages run in a process of
+their own, between two measurements of ours; they are **PENDING** until somebody who has them runs both sides.
 """
 TABLE = (
     "| geometry | side | n | median | spread | over ours | device | torch | code | document |\n"
