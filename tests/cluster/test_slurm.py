@@ -29,8 +29,8 @@ LEASE_S = 60.0
 DEADLINE_S = 480.0  # far beyond what a loaded machine needs; the fact below is not about time
 COMMON = {"size": "64x64", "frames": 9, "device": "cpu", "legs_per_pass": 1}
 REQUESTS = [  # more than a lease, enough to be found in flight, and three that pass by while those wait
-    {"run": "long", "prompt": "a red circle moves right", "seed": 1, "steps": 400},
-    {"run": "preempted", "prompt": "a blue square", "seed": 2, "steps": 150},
+    {"run": "long", "prompt": "a red circle moves right", "seed": 1, "steps": 200},
+    {"run": "preempted", "prompt": "a blue square", "seed": 2, "steps": 75},
     {"run": "third", "prompt": "rain on a window", "seed": 3, "steps": 6},
     {"run": "fourth", "prompt": "a low tone", "seed": 4, "steps": 6, "skip_step": 1},
     {"run": "fifth", "prompt": "a red circle moves left", "seed": 5, "steps": 6},
