@@ -195,5 +195,5 @@ def test_ranks_end_with_a_starter_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_seat_is_one_argument() -> None:
     """Of a command line, paths with slashes included."""
-    seat = Seat(rank=1, ranks=4, said=7, alive=9, rendezvous=Path("/a folder/of/this"))
+    seat = Seat(rank=1, ranks=4, said=7, alive=9, rendezvous=Path("/a folder/of/this"), began_s=1234.1)
     assert Seat.parse(seat.text()) == seat

@@ -6,6 +6,7 @@ each pass after it has said so. Where rank 0 is stopped, so are they, at the sam
 
 from __future__ import annotations
 
+import gc
 import signal
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -13,6 +14,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from shotclock.device import limit, release
 from shotclock.errors import RenderStopped
 from shotclock.events import PassBegins, PassEnds, State
 from shotclock.latents import Latents
@@ -20,6 +22,7 @@ from shotclock.model.attention import attention_backends
 from shotclock.model.parallel import spread
 from shotclock.model.split import Split
 from shotclock.model.transformer import Model, Transformer
+from shotclock.plan.placement import Placement
 from shotclock.recipes import Stage
 from shotclock.render.denoise import denoise, prepare
 from shotclock.render.given import Given
@@ -29,6 +32,7 @@ from shotclock.render.snapshot import placed
 from shotclock.render.stages import load_fused, to_render
 from shotclock.render.together import hear, joined, lost, tell, wait_for_all
 from shotclock.weights.checkpoint import CheckpointHeaders
+from shotclock.weights.load import Progress
 
 FIRST_PASS_S = 1800.0  # of a process: kernels are chosen, NCCL finds its links, and nothing was timed yet
 LATE_RATIO, LATE_S = 1.5, 40.0  # a pass is late after so many times the longest one before it and these seconds
@@ -37,7 +41,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Read the transformer anew, with the LoRAs of a stage at ``lora``."""
+    """Read the transformer anew, with the LoRAs of a stage at ``lora``; ``placement`` is that of every rank."""
 
     headers: CheckpointHeaders
     given: Given
@@ -45,9 +49,10 @@ class Load:
     dtype: torch.dtype
     pinned_config: bool
     quantise: str | None
+    placement: Placement | None
 
-    def transformer(self, device: torch.device) -> Transformer:
-        """On this rank's device."""
+    def transformer(self, device: torch.device, progress: Progress | None = None) -> Transformer:
+        """On this rank's device, within what the placement allows."""
         return load_fused(
             self.headers,
             self.given,
@@ -55,6 +60,8 @@ class Load:
             device=device,
             dtype=self.dtype,
             pinned_config=self.pinned_config,
+            placement=self.placement,
+            progress=progress,
             quantise=self.quantise,
         )
 
@@ -171,6 +178,9 @@ def _follow(seat: Seat, device: torch.device) -> None:
         if isinstance(word, Load):
             seat.say("load-transformer", number=0, within_s=None)
             del transformer
+            gc.collect()
+            release(device)
+            limit(device, None if word.placement is None else word.placement.cap_bytes)
             transformer = word.transformer(device)
         else:
             assert isinstance(word, Begin) and transformer is not None, f"told {type(word).__name__}"

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from shotclock.errors import (
@@ -72,8 +73,8 @@ def planned(run: Path) -> tuple[int, str | None]:
         return 1, None  # read again, and refused, as strictly as ever by whoever resumes it
 
 
-def on_ranks(gpus: int, device: str | None, arguments: Sequence[str]) -> int:
-    """Run the command line ``arguments`` on so many ranks; rank 0's exit code.
+def on_ranks(gpus: int, device: str | None, arguments: Sequence[str], began_s: float) -> int:
+    """Run the command line ``arguments``, which began at ``began_s``, on so many ranks; rank 0's exit code.
 
     Raises :class:`RenderFailed` naming the rank that failed.
     """
@@ -82,6 +83,7 @@ def on_ranks(gpus: int, device: str | None, arguments: Sequence[str]) -> int:
     command, *more = arguments
 
     def of(seat: Seat) -> list[str]:
+        seat = replace(seat, began_s=began_s)
         if seat.rank == 0:
             return [*program, command, f"--seat={seat.text()}", *more]
         return [*program, "follow", "--device", "cpu" if device == "cpu" else "cuda", "--", seat.text()]

@@ -32,24 +32,30 @@ SILENCE_S = 40.0  # without one, while ranks are in a pass: stopped, swapped out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """What a rank is told: its number, how many there are, its ends of both pipes, and the file where they meet."""
+    """What a rank is told: its number, how many there are, its ends of both pipes, and the file where they meet.
+
+    ``began_s`` is the monotonic clock's reading when the command of all of them began: the lease counts from there.
+    """
 
     rank: int
     ranks: int
     said: int
     alive: int
     rendezvous: Path
+    began_s: float = 0.0
 
     def text(self) -> str:
         """As one argument of a command line."""
-        return f"{self.rank}/{self.ranks}/{self.said}/{self.alive}/{self.rendezvous}"
+        return f"{self.rank}/{self.ranks}/{self.said}/{self.alive}/{self.began_s!r}/{self.rendezvous}"
 
     @staticmethod
     def parse(text: str) -> Seat:
         """Undo :meth:`text`."""
-        *numbers, path = text.split("/", 4)
+        *numbers, began_s, path = text.split("/", 5)
         rank, ranks, said, alive = map(int, numbers)
-        return Seat(rank=rank, ranks=ranks, said=said, alive=alive, rendezvous=Path(path))
+        return Seat(
+            rank=rank, ranks=ranks, said=said, alive=alive, rendezvous=Path(path), began_s=float(began_s)
+        )
 
     def say(self, place: str, *, number: int, within_s: float | None) -> None:
         """Where this rank is, the number of passes that it has begun, and the seconds within which it speaks again.

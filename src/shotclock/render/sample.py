@@ -43,7 +43,6 @@ from shotclock.render.stages import (
     Begun,
     Encoded,
     Left,
-    load_fused,
     stage_at,
     to_render,
     to_stage,
@@ -162,29 +161,18 @@ def load(job: Job, journal: Journal, lora: float) -> Transformer:
         if lora:
             gc.collect()
             release(job.device)
-        pinned = job.plan.pinned_config
-        if job.crew is not None:
-            job.crew.load(
-                Load(
-                    headers=job.headers,
-                    given=job.given,
-                    lora=lora,
-                    dtype=job.dtype,
-                    pinned_config=pinned,
-                    quantise=job.request.quantise,
-                )
-            )
-        return load_fused(
-            job.headers,
-            job.given,
-            lora,
-            device=job.device,
+        load = Load(
+            headers=job.headers,
+            given=job.given,
+            lora=lora,
             dtype=job.dtype,
-            pinned_config=pinned,
-            placement=job.foreseen.placement,
-            progress=journal.loaded(Phase.LOAD_TRANSFORMER),
+            pinned_config=job.plan.pinned_config,
             quantise=job.request.quantise,
+            placement=job.foreseen.placement,
         )
+        if job.crew is not None:
+            job.crew.load(load)
+        return load.transformer(job.device, journal.loaded(Phase.LOAD_TRANSFORMER))
 
 
 def upscale(job: Job, journal: Journal, left: Left) -> Tensor:
