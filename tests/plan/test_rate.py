@@ -80,7 +80,12 @@ def test_a_warm_load_is_not_judged_by_cold_ones() -> None:
     assert cold.source.endswith("file on disk")
     assert unknown.low_s <= 2.0 < 100.0 <= unknown.high_s
     only_warm = estimate_phase(samples[1:], phase, 10.0, cached_share=0.0)
-    assert only_warm is not None and only_warm.typical_s == 2.0
+    assert only_warm is not None and (only_warm.typical_s, only_warm.high_s) == (2.0, 15.0)
+    assert only_warm.source.endswith("measured from the page cache: the file is on disk now")
+    only_cold = estimate_phase(samples[:1], phase, 10.0, cached_share=1.0)
+    assert only_cold is not None and only_cold.low_s == pytest.approx(100.0 / 1.5 / 5)
+    untold = estimate_phase([sample(10.0, 2.0)], phase, 10.0, cached_share=1.0)
+    assert untold is not None and untold.source == "rate of load-transformer, n=1"
 
 
 def test_rates_of_another_build_are_stale_and_broken_files_are_named() -> None:

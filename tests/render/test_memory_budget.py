@@ -237,6 +237,7 @@ def test_text_is_encoded_apart_to_the_same_contexts(
 def test_the_plan_says_its_choice(home: Path, wide: Path) -> None:
     """Cap, blocks, bytes a pass, need and free, price of the copies, the page cache; and what does not fit at all."""
     words = ["--transformer", str(wide), "--contexts", str(wide.parent / "contexts.safetensors"), "--size=64x32"]
+    words += ["--legs-per-pass=4"]  # which number is fastest follows from measured rates
     words += ["--models=tiny", "--frames=9", "--fps=120", "--steps=2", "--device=cpu", "--no-verify"]
     done = shotclock("plan", "a red circle", *words, f"--memory={PROCESS + 45_000_000}", home=home)
     assert done.returncode == 0, done.stderr

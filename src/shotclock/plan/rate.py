@@ -24,6 +24,7 @@ SINGLE_FACTOR = 1.5  # interval around a rate that was measured once; a guess: c
 LEAST_FACTOR = 1.1  # interval of one that was measured often; a guess, for the same reason
 DOUBLING_FACTOR = 1.1  # and for each doubling beyond the largest units measured; a guess
 MIN_FIT, MIN_STEP = 3, 1.5  # samples, and how far apart their units are, for a fixed part to be told from the rate
+COLD_FACTOR = 5.0  # a load from the disk over one from the page cache, where only one was measured; a guess
 WARM_SHARE = 0.5  # of a file in the page cache: from here on its load counts as warm
 MATRIX = "matrix"  # no phase: a matrix product, units are operations
 FILES = {  # files whose bytes a phase reads
@@ -126,10 +127,12 @@ def estimate_phase(
 ) -> Estimate | None:
     """Seconds of ``units``, between what the cheapest and the dearest sample would make of it; None without samples.
 
-    Samples of the phase that were as warm as ``cached_share`` count, and all of them where there are none such.
+    Samples of the phase that were as warm as ``cached_share`` count; where there are none such all of them do, with
+    what the other kind of load may make of it on top, and the source says so.
     """
     of_phase = [sample for sample in samples if sample.phase == phase]
-    chosen = [sample for sample in of_phase if _alike(sample.cached_share, cached_share)] or of_phase
+    alike = [sample for sample in of_phase if _alike(sample.cached_share, cached_share)]
+    chosen = alike or of_phase
     if not chosen:
         return None
     fixed_s, unit_s = fixed_and_rate(chosen)
@@ -140,14 +143,26 @@ def estimate_phase(
     ratios = [1.0]
     ratios += [sample.seconds / (fixed_s + unit_s * sample.units) for sample in chosen if fixed_s or unit_s]
     source = f"rate of {phase}, n={len(chosen)}"
-    if len(chosen) < len(of_phase):
-        source += ", file in the page cache" if _warm(cached_share) else ", file on disk"
-    return Estimate(
+    warm = _warm(cached_share)
+    if alike and len(chosen) < len(of_phase):
+        source += ", file in the page cache" if warm else ", file on disk"
+    found = Estimate(
         low_s=typical_s * min(*ratios, 1 / factor),
         typical_s=typical_s,
         high_s=typical_s * max(*ratios, factor),
         source=source,
     )
+    told = any(sample.cached_share is not None for sample in chosen)
+    return _otherwise(found, warm=bool(warm)) if told and not alike else found
+
+
+def _otherwise(measured: Estimate, *, warm: bool) -> Estimate:
+    """A load that was only measured from the disk and is ``warm`` now, or the other way round: said, and wider."""
+    if warm:
+        said = f"{measured.source}, measured from the disk: the file is in the page cache now"
+        return measured.model_copy(update={"low_s": measured.low_s / COLD_FACTOR, "source": said})
+    said = f"{measured.source}, measured from the page cache: the file is on disk now"
+    return measured.model_copy(update={"high_s": measured.high_s * COLD_FACTOR, "source": said})
 
 
 def fixed_and_rate(samples: Sequence[PhaseSample]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from shotclock.events import Phase
 from shotclock.geometry import Geometry
 from shotclock.plan.estimate import Estimate, around, exactly
 from shotclock.plan.ledger import Basis, Row
-from shotclock.plan.rate import FILES, Rates, estimate_phase, units_of
+from shotclock.plan.rate import COLD_FACTOR, FILES, Rates, estimate_phase, units_of
 
 ENCODER_FLOPS_PER_BYTE = 1024  # of a bf16 text encoder: 2 operations a parameter and token, 1,024 tokens, 2 bytes
 DECODE_SHARE = 0.3  # of the matrix rate that convolutions reach; a guess
@@ -72,8 +72,13 @@ class Stages:
             if phase is Phase.ENCODE:
                 flops = units * ENCODER_FLOPS_PER_BYTE * self.file_bytes.get("text_encoder", 0)
             computed_s = flops / (self.matrix_flops_per_s * DECODE_SHARE)
-        seconds = guess.fixed_s + guess.unit_s * units + computed_s
-        return around(seconds, guess.factor, f"guess: {phase} was never measured here")
+        cached = self._cached(phase)
+        read_s = guess.unit_s * units
+        said = f"guess: {phase} was never measured here"
+        if cached is not None:
+            read_s *= 1 - cached + cached / COLD_FACTOR
+            said += f", {cached:.0%} of its bytes are in the page cache"
+        return around(guess.fixed_s + read_s + computed_s, guess.factor, said)
 
     def _cached(self, phase: Phase) -> float | None:
         """Share of the phase's files in the page cache."""

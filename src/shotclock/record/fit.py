@@ -27,12 +27,16 @@ Kind = tuple[str, int]  # of a pass, and the number of its stage
 
 @dataclass(slots=True)
 class Attempt:
-    """One process that worked on a run: from one RunBegins line to the next."""
+    """One process that worked on a run: from one RunBegins line to the next.
+
+    ``apart`` are phases whose seconds say nothing of others: weights were elsewhere than on the device.
+    """
 
     key: LawKey
     name: str
     file_bytes: Mapping[str, int]
     cached_shares: Mapping[str, float]
+    apart: frozenset[str]
     warm_up_s: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
     pass_s: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
     phase_s: list[tuple[str, float]] = field(default_factory=list)
@@ -123,7 +127,15 @@ def _attempt(run: RunDir, number: int, line: Mapping[str, Any]) -> Attempt:
         name=f"{line.get('request_sha256', '')[:12]} {line.get('utc', '')} {run.path.name}",
         file_bytes=file_bytes,
         cached_shares=shares,
+        apart=_apart(line.get("placement")),
     )
+
+
+def _apart(placement: object) -> frozenset[str]:
+    """Of a text encoder that did not fit, and of a transformer whose blocks stayed in the file."""
+    said = placement if isinstance(placement, Mapping) else {}
+    text = {Phase.LOAD_TEXT, Phase.ENCODE} if said.get("text") in ("layers", "cpu") else set()
+    return frozenset(text | ({Phase.LOAD_TRANSFORMER} if said.get("streamed") else set()))
 
 
 def _take(run: RunDir, number: int, line: Mapping[str, Any], attempt: Attempt, request: Request) -> None:
@@ -184,7 +196,7 @@ def phases_of(attempt: Attempt, request: Request) -> list[PhaseSample]:
             cached_share=_cached_share(phase, attempt),
         )
         for phase, seconds in attempt.phase_s
-        if phase != Phase.DENOISE
+        if phase != Phase.DENOISE and phase not in attempt.apart
     ]
 
 
