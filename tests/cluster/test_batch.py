@@ -62,6 +62,7 @@ BAD = {
     '{"prompt": "x", "run": "../y"}': "run '../y'",
     '{"prompt": "x", "run": "jobs"}': "run 'jobs'",
     '{"prompt": "x", "device": "cuda:x"}': "device 'cuda:x'",
+    '{"prompt": "x", "gpus": 2}': "gpus 2",
     '{"prompt": " "}': "the prompt is empty",
     '{"seed": 7}': "no prompt",
     '{"prompt": "x"': "no JSON",

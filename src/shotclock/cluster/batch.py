@@ -129,6 +129,8 @@ def _checked(entry: Entry, folder: Path, home: Path, say: Callable[[str], None])
     settings = settings_of(entry.options, folder / entry.name)
     if settings.device is not None and not DEVICE.fullmatch(settings.device):
         raise _bad(f"device {settings.device!r}", "cpu, cuda or cuda:NUMBER")
+    if settings.gpus != 1:
+        raise _bad(f"gpus {settings.gpus}", "1: a worker of a batch renders on one GPU")
     prompt, negative = read_prompts(settings.prompt, settings.negative_prompt)
     frames = None if settings.frames == AUTO else settings.frames  # a worker predicts it: that loads weights
     here = replace(settings, device="cpu", dtype=settings.dtype or next(iter(DTYPES)), frames=frames)
