@@ -58,6 +58,23 @@ def test_a_bad_field_is_named(field: str, value: object, named: str) -> None:
     assert named in refusal.value.found
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("seed", -1, "0 or more"),
+        ("steps", 1001, "up to 1000"),
+        ("prompt", "\udcff" * 10_000, "text that is UTF-8"),
+        ("decoder", "jpeg", "'conv' or 'diffusion'"),
+        ("video", SCALES | {"cfg": float("inf")}, "a finite number"),
+    ],
+)
+def test_what_is_allowed_is_said_in_our_words(field: str, value: object, allowed: str) -> None:
+    """And a long value is cut."""
+    with pytest.raises(RequestError) as refusal:
+        make_request(**(FIELDS | {field: value}))
+    assert refusal.value.allowed == allowed and len(refusal.value.found) < 200
+
+
 def test_any_change_changes_the_digest() -> None:
     """users.md row 4: a stale key is never taken for the same render."""
     digests = {make_request(**FIELDS).digest}

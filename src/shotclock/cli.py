@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 ON_OVERRUN = ("snapshot", "stop", "draft")
 REHEARSE = ("auto", "always", "never")
+FAIL = "FAIL"
 
 Lease_ = Annotated[
     str | None, typer.Option("--lease", help="How long the device is held, from now: 4h, 90min, 2:30:00.")
@@ -302,7 +303,7 @@ def render(
     console = None if quiet else stderr
     with _recorded(run, terms.lease, began_s, private=private):
         outcome = start(Settings(**options), terms, home=home(), times=times, console=console)
-    _end(outcome, quiet=quiet, as_json=as_json)
+    _end(outcome, run, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -363,7 +364,7 @@ def resume(
         outcome = runs.resume(
             run, terms, models=models, home=home(), times=times, console=console, gpus=gpus, memory=memory
         )
-    _end(outcome, quiet=quiet, as_json=as_json)
+    _end(outcome, run, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -577,16 +578,28 @@ def _recorded(run: Path, lease: Lease, began_s: float, *, private: bool) -> Iter
         yield
 
 
-def _end(outcome: Outcome | None, *, quiet: bool, as_json: bool) -> None:
+def _end(outcome: Outcome | None, run: Path, *, quiet: bool, as_json: bool) -> None:
     """Print where the clip is; exit 4 where its verdict is FAIL."""
     if outcome is None:
-        typer.echo(json.dumps({"ended_already": True}) if as_json else "this render has ended already")
+        _ended_already(run, as_json=as_json)
         return
     if as_json:
         typer.echo(json.dumps(outcome.to_json(), sort_keys=True))
     elif not quiet:
         typer.echo(outcome.clip)
-    if outcome.verdict == "FAIL":
+    if outcome.verdict == FAIL:
+        raise typer.Exit(EXIT_VERDICT)
+
+
+def _ended_already(run: Path, *, as_json: bool) -> None:
+    """Say that nothing was left to do; the exit code is that of the verdict which is there."""
+    from shotclock.rundir import RunDir
+
+    file = RunDir(run).verdict
+    verdict = json.loads(file.read_bytes())["outcome"] if file.is_file() else None
+    said = {"ended_already": True, "verdict": verdict}
+    typer.echo(json.dumps(said) if as_json else f"this render has ended already, verdict {verdict or 'not given'}")
+    if verdict == FAIL:
         raise typer.Exit(EXIT_VERDICT)
 
 

@@ -79,6 +79,8 @@ def _warned() -> Iterator[None]:
         yield
     except (ShotclockError, OSError) as bad:
         logger.warning("no record of this run: %s", bad)
+    except Exception as bad:  # files that somebody edited, say: the render ended as it did
+        logger.warning("no record of this run: %s: %s", type(bad).__name__, bad)
 
 
 def _record(path: Path, home: Path, lease: Lease, *, began_s: float, private: bool, job: str | None) -> None:

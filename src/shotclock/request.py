@@ -25,6 +25,15 @@ MAX_FPS_CHARACTERS = 24  # "24000/1001" has 10; an exponent could stand for a nu
 CONDITIONS = frozenset(  # of a request
     {"model_class", "images", "slots", "sound", "loras", "distilled_lora", "decoder", "quantise"}
 )
+MAX_SHOWN = 120  # characters of a refused value: a prompt may have thousands
+WORDS = {  # of what is allowed, by the kind of pydantic's error
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "up to {le}",
+    "greater_than": "more than {gt}",
+    "less_than": "less than {lt}",
+    "finite_number": "a finite number",
+    "literal_error": "{expected}",
+}
 MAX_SEED = 2**63 - 1  # torch.Generator.manual_seed takes a signed 64-bit value
 
 
@@ -134,7 +143,10 @@ class Request(Document):
     @field_validator("prompt", "negative_prompt")
     @classmethod
     def _text_is_unicode(cls, value: str) -> str:
-        value.encode()  # a lone surrogate, from a byte that is not UTF-8, raises a ValueError
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # a lone surrogate: the shell handed over a byte that is not UTF-8
+            raise ValueError("text that is UTF-8") from None
         return value
 
     def to_json(self) -> str:
@@ -189,8 +201,11 @@ def make_document(kind: type[D], **fields: object) -> D:
     except ValidationError as bad:
         first = bad.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
+        value = repr(first["input"])
+        found = f"{name} {value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + '...'}"
+        words = WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise RequestError(
-            f"{name} {first['input']!r}", allowed=first["msg"], way_out="see `shotclock render --help`"
+            found, allowed=words.format(**first.get("ctx", {})), way_out="see `shotclock render --help`"
         ) from None
 
 

@@ -253,3 +253,19 @@ def test_a_transformer_with_a_missing_tensor_is_refused_before_the_text_encoder(
         home=home,
     )
     assert done.returncode == 2 and "ff.net.2.weight" in done.stderr and not (tmp_path / "run").exists()
+
+
+def test_a_resume_of_what_has_ended_has_the_exit_code_of_its_verdict(
+    rendered: tuple[Path, Done], home: Path, tmp_path: Path
+) -> None:
+    """A script that resumes until all is done takes no failed clip for a good one; verdicts that no record can hold."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("request.json", "plan.json", "events.jsonl"):
+        (run / name).write_bytes((rendered[0] / name).read_bytes())
+    for verdict, code in ((None, 0), ("PASS", 0), ("FAIL", 4)):
+        if verdict is not None:
+            (run / "verdict.json").write_text(json.dumps({"outcome": verdict}))
+        done = shotclock("resume", str(run), "--json", home=home)
+        assert done.returncode == code
+        assert json.loads(done.stdout) == {"ended_already": True, "verdict": verdict}

@@ -104,7 +104,9 @@ def _kind(path: Path, allowed: tuple[str, ...], names: str) -> str:
     kind = sniff(path)
     if kind not in allowed:
         raise RequestError(
-            f"{path.name} does not begin like {names}", allowed=names, way_out="convert it: ffmpeg -i FILE clip.mp4"
+            f"{path.name} does not begin like {names}",
+            allowed=names,
+            way_out=f"convert it: ffmpeg -i FILE clip.{names.split()[0].rstrip(',')}",
         )
     return kind
 
