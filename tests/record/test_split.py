@@ -1,4 +1,4 @@
-"""Launch and device time of passes: from the log to record, page and the sentence of what a pass waits for."""
+"""Launch and device time of passes, and utilisation beside them: from the log to record, page and sentences."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import events, machine, make_run
+from run_folders import events, machine, make_run, sample
 
 from shotclock.record.derive import Context, derive
 from shotclock.record.figures import seconds_text
 from shotclock.record.folder import read_folder
+from shotclock.record.page_facts import memory_section
 from shotclock.record.page_time import passes_section
 from shotclock.record.run_seen import read_run
 from shotclock.record.split import split_of
@@ -52,3 +53,15 @@ def test_a_log_without_them_is_read_as_before(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", {}, {})
     assert derive(read_folder(run), machine(), Context(private=False)).splits() == {}
     assert len(passes_section(read_run(run)).tables) == 1 and split_of([(1.0, None, None)]) is None
+
+
+@pytest.mark.parametrize(("told", "load"), [(99, "SATURATED"), (0.99, "SATURATED"), (None, None)])
+def test_a_saturated_device_is_called_so(tmp_path: Path, told: float | None, load: str | None) -> None:
+    """In the record and on the page, in percent or as a share; a counter that was not there gives its reason."""
+    memory = [sample(float(t_s), device_utilisation=told) for t_s in range(5)]
+    run = make_run(tmp_path / "run", memory=memory)
+    (row,) = derive(read_folder(run), machine(), Context(private=False)).memory
+    assert row.load.value == load and row.idle_edges.value == (None if load is None else 0)
+    assert row.load.reason == (None if load else "the counter was not available")
+    notes = " ".join(memory_section(read_run(run)).notes)
+    assert ("SATURATED: no forward can be seen from outside" in notes) is (load is not None)

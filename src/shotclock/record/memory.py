@@ -9,10 +9,12 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 
-from shotclock.record.facts import Fact, known, missing
+from shotclock.record.facts import Fact, fact, known, missing
 from shotclock.record.folder import Attempt, Line
 from shotclock.record.runfacts import MemoryRow, Spot
+from shotclock.utilisation import utilisation_of
 
+NO_COUNTER = "the counter was not available"
 QUIET: tuple[object, ...] = (None, "", "none", 0, [])  # what a sampler says where nothing holds the clocks down
 
 
@@ -22,6 +24,7 @@ def memory_row(attempt: Attempt) -> MemoryRow | None:
     if not lines:
         return None
     device, swap = _values(lines, "device_used_bytes"), _values(lines, "swap_used_bytes")
+    seen = utilisation_of(shares_of(_values(lines, "device_utilisation")))
     available, clocks = _values(lines, "host_available_bytes"), _values(lines, "device_clock_mhz")
     used = [
         line["host_total_bytes"] - line["host_available_bytes"]
@@ -41,6 +44,9 @@ def memory_row(attempt: Attempt) -> MemoryRow | None:
         clock_min=_over(clocks, min, "MHz"),
         clock_median=_over(clocks, statistics.median, "MHz"),
         clock_max=_over(clocks, max, "MHz"),
+        busy_readings=fact(None if seen is None else seen.busy, NO_COUNTER),
+        idle_edges=fact(None if seen is None else seen.edges, NO_COUNTER),
+        load=fact(None if seen is None else str(seen.load), NO_COUNTER),
     )
 
 
@@ -56,6 +62,12 @@ def throttle_spots(attempt: Attempt) -> tuple[Spot, ...]:
     return tuple(spots)
 
 
+def shares_of(values: Sequence[float]) -> list[float]:
+    """Utilisation from 0 to 1, whether it was written so or in percent."""
+    unit = 1 if max(values, default=0) <= 1 else 100
+    return [value / unit for value in values]
+
+
 def _values(lines: Sequence[Line], name: str) -> list[float]:
     return [line[name] for line in lines if line.get(name) is not None]
 
@@ -65,4 +77,4 @@ def _first(values: Sequence[float], unit: str) -> Fact:
 
 
 def _over(values: Sequence[float], take: Callable[[Sequence[float]], float], unit: str) -> Fact:
-    return known(take(values), unit) if values else missing("the counter was not available", unit)
+    return known(take(values), unit) if values else missing(NO_COUNTER, unit)

@@ -22,6 +22,7 @@ from shotclock.record.plots import Curve, draw_memory
 from shotclock.record.run_seen import RunSeen
 from shotclock.record.seen import ForecastSeen, Missing, RequestSeen, RowSeen, ScalesSeen
 from shotclock.record.views import Cell, Fact, Section, Table
+from shotclock.utilisation import utilisation_of
 
 ROW_PHASES = {  # rows of the planned ledger, and the phases that they foresee; a test holds them to plan/pricing.py
     "start": ("import", "inspect"),
@@ -154,7 +155,8 @@ def _memory_notes(samples: Sequence[MemorySample], attempts: int) -> tuple[str, 
         notes.append("Own demand is that of the most demanding attempt.")
     if busy := [sample.device_utilisation for sample in samples if sample.device_utilisation is not None]:
         unit = 100 if max(busy) <= 1 else 1
-        notes.append(f"Device utilisation: mean {significant(unit * sum(busy) / len(busy), 3)} %.")
+        seen = utilisation_of([one * unit / 100 for one in busy])
+        notes.append(f"Device utilisation: mean {significant(unit * sum(busy) / len(busy), 3)} %, {seen}.")
     if clocks := [sample.device_clock_mhz for sample in samples if sample.device_clock_mhz is not None]:
         notes.append(f"Device clock: {significant(min(clocks))} to {significant(max(clocks))} MHz.")
     if throttled := Counter(sample.throttle for sample in samples if sample.throttle):

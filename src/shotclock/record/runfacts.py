@@ -15,6 +15,7 @@ from shotclock.record.facts import Fact, Samples, Seconds, Strict, missing
 from shotclock.record.split import Split, split_of
 
 METHOD = "pass: from just before its launch to device-synchronised; the last of a step includes guidance and Euler"
+NOT_LOOKED_AT = missing("not looked at when this was recorded")
 EndKind = Literal["finished", "verdict failed", "failed", "refused", "stopped", "killed", "unknown"]
 
 
@@ -63,7 +64,10 @@ class PhaseRow(Strict):
 
 
 class MemoryRow(Strict):
-    """Memory of one attempt, sampled: starts, peaks and lows as read; own demand follows from them."""
+    """Memory of one attempt, sampled: starts, peaks and lows as read; own demand follows from them.
+
+    ``busy_readings``, ``idle_edges`` and ``load`` are the device's utilisation (utilisation.py), context only.
+    """
 
     attempt: int
     samples: int
@@ -77,6 +81,9 @@ class MemoryRow(Strict):
     clock_min: Fact
     clock_median: Fact
     clock_max: Fact
+    busy_readings: Fact = NOT_LOOKED_AT
+    idle_edges: Fact = NOT_LOOKED_AT
+    load: Fact = NOT_LOOKED_AT
 
     def own(self, place: Literal["device", "host"]) -> Fact:
         """Peak minus own start: the only memory figure that is compared across runs."""

@@ -52,6 +52,10 @@ def show_lines(record: Record, chain: Sequence[Record], earlier: Sequence[Record
     said += [f"{kind}, split: {split}" for kind, split in facts.splits().items()]
     for row in facts.memory:
         said.append(f"memory of attempt {row.attempt}: own demand device {row.own('device')}, host {row.own('host')}")
+        said.append(
+            f"utilisation of attempt {row.attempt}: {row.load}, busy readings {row.busy_readings} of {row.samples}, "
+            f"busy-to-idle edges {row.idle_edges}; context only"
+        )
     said += [f"rejected: {rung.line}" for rung in facts.rejected]
     said += [f"warning: {one}" for one in (*facts.warnings, *history_warnings(record, earlier))]
     said.append(f"oracle: {oracle_text(record)}")

@@ -41,6 +41,7 @@ from shotclock.render.stages import (
     Encoded,
     encode_media,
 )
+from shotclock.utilisation import Utilisation, utilisation_of
 
 START_READINGS = 60  # a second apart: how long a start waits for memory
 REHEARSAL_SHARE = 0.02  # of the planned render
@@ -69,7 +70,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
             synchronise=lambda: synchronise(job.device),
             start_s=times.began_s,
             listeners=listeners,
-            stopwatch=Stopwatch.of(times.clock, job.device),
+            stopwatch=Stopwatch.of(time.perf_counter, job.device),
         )
         gate = journal.gate = Gate(job, times, interrupts, meter, journal.write)
         journal.write(first_line)
@@ -85,6 +86,7 @@ def render(job: Job, *, times: Times, first_line: dict[str, Any], listeners: Seq
                 outcome = produce(job, journal, gate)
             demand = demand_of(meter.readings)
             journal.say(Notice(text=demand.line() if demand else "memory: NO READINGS"))
+            journal.say(Notice(text=f"utilisation: {seen_of(meter) or 'not available'}"))
             journal.write({"event": "RunEnds", "t_s": outcome.wall_s} | outcome.to_json() | _memory_line(meter))
         except RenderStopped as stopped:
             journal.write(
@@ -127,7 +129,16 @@ def _write_reading(memory: Any, t_s: float, attempt: int, reading: Reading) -> N
 
 def _memory_line(meter: Meter) -> dict[str, Any]:
     demand: Demand | None = demand_of(meter.readings)
-    return {"memory": None if demand is None else asdict(demand) | {"own_demand_bytes": demand.own_demand_bytes}}
+    seen = seen_of(meter)
+    return {
+        "memory": None if demand is None else asdict(demand) | {"own_demand_bytes": demand.own_demand_bytes},
+        "utilisation": None if seen is None else asdict(seen) | {"load": seen.load},
+    }
+
+
+def seen_of(meter: Meter) -> Utilisation | None:
+    """How busy the device was, where the machine tells."""
+    return utilisation_of([reading.device_utilisation for reading in meter.readings])
 
 
 def produce(job: Job, journal: Journal, gate: Gate) -> Outcome:
