@@ -513,6 +513,7 @@ def _on_ranks(
     """This very command on several ranks; says which one failed, and leaves a record where rank 0 could not."""
     from shotclock.render.launch import note_failure, on_ranks
 
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks are of one machine, whose name need not resolve
     try:
         code = on_ranks(gpus, device, sys.argv[1:], began_s)
     except RenderFailed as failed:

@@ -14,7 +14,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from shotclock.errors import RenderFailed
+from shotclock.errors import RenderFailed, RequestError
+from shotclock.render.launch import require_alike
 from shotclock.render.ranks import SILENCE_S, Seat, _Rank, _Watch, run_ranks
 
 HERE = Path(__file__).parent
@@ -191,6 +192,13 @@ def test_ranks_end_with_a_starter_that_is_killed(tmp_path: Path) -> None:
     process.communicate()
     assert os.read(held, 1) == b""
     os.close(held)
+
+
+def test_gpus_of_different_kinds_are_refused() -> None:
+    """They would round differently and wait for each other; alike ones pass."""
+    require_alike(["NVIDIA H200", "NVIDIA H200"])
+    with pytest.raises(RequestError, match="--gpus 2 of different kinds: NVIDIA H200, NVIDIA L40S"):
+        require_alike(["NVIDIA H200", "NVIDIA L40S"])
 
 
 def test_a_seat_is_one_argument() -> None:

@@ -49,16 +49,19 @@ def require_gpus(gpus: int, device: str | None) -> None:
         return
     import torch  # seconds
 
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    if gpus > len(names):
+    if gpus > (count := torch.cuda.device_count()):  # counted without taking hold of any
         raise RequestError(
-            f"--gpus {gpus}, and this machine shows {len(names)}",
-            allowed=f"up to {max(len(names), 1)}",
+            f"--gpus {gpus}, and this machine shows {count}",
+            allowed=f"up to {max(count, 1)}",
             way_out="ask for fewer; --device cpu runs so many processes without a GPU, to try it",
         )
-    if len(set(names[:gpus])) > 1:
+
+
+def require_alike(names: Sequence[str]) -> None:
+    """Raises :class:`RequestError` for devices of different kinds among ``names``."""
+    if len(set(names)) > 1:
         raise RequestError(
-            f"--gpus {gpus} of different kinds: {', '.join(names[:gpus])}",
+            f"--gpus {len(names)} of different kinds: {', '.join(names)}",
             allowed="GPUs of one kind, which round alike and wait for none",
             way_out="choose alike ones with CUDA_VISIBLE_DEVICES",
         )

@@ -53,9 +53,7 @@ class Seat:
         """Undo :meth:`text`."""
         *numbers, began_s, path = text.split("/", 5)
         rank, ranks, said, alive = map(int, numbers)
-        return Seat(
-            rank=rank, ranks=ranks, said=said, alive=alive, rendezvous=Path(path), began_s=float(began_s)
-        )
+        return Seat(rank=rank, ranks=ranks, said=said, alive=alive, rendezvous=Path(path), began_s=float(began_s))
 
     def say(self, place: str, *, number: int, within_s: float | None) -> None:
         """Where this rank is, the number of passes that it has begun, and the seconds within which it speaks again.

@@ -38,6 +38,7 @@ from shotclock.render.finish import decode_draft
 from shotclock.render.given import gather_again, keep_media
 from shotclock.render.job import Job, Judge, Outcome, Times
 from shotclock.render.journal import Listener
+from shotclock.render.launch import require_alike
 from shotclock.render.pipeline import render
 from shotclock.render.prompts import FOLDER, PromptCache
 from shotclock.render.ranks import Seat
@@ -84,6 +85,8 @@ class Terms:
                 allowed="one process a GPU, as `shotclock render --gpus N` and `shotclock resume` start them",
                 way_out="use these commands, or --gpus 1",
             )
+        if plan.device != "cpu" and ranks > 1:
+            require_alike([device_name(torch.device("cuda", number)) for number in range(ranks)])
 
 
 def start(settings: Settings, terms: Terms, *, home: Path, times: Times, console: Console | None) -> Outcome:
