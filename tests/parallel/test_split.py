@@ -6,19 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shotclock.errors import RequestError
 from shotclock.guidance import Guidance, Guider, Leg, Perturbation
+from shotclock.model.config import transformer_config
 from shotclock.model.exchange import bounds, even
 from shotclock.model.split import share_legs, splits
+from shotclock.plan.spread import choose, launches_of, names_of, split_of
+from shotclock.weights.released import PINNED_25_CONFIG
 
 BLOCKS = 48
 
 
-def passes_of(legs_per_pass: int, *, stg: float = 1.0, cfg: float = 3.0, modality: float = 3.0) -> list[list[Leg]]:
-    """Launches of a step with the released guidance, or less."""
+def guidance(legs_per_pass: int, *, stg: float = 1.0, cfg: float = 3.0, modality: float = 3.0) -> Guidance:
+    """The released one, or less."""
     guider = Guider(cfg=cfg, stg=stg, modality=modality, rescale=0.7, stg_blocks=(28,))
-    of = Guidance(video=guider, audio=guider, legs_per_pass=legs_per_pass)
-    legs = of.legs(BLOCKS)
-    return [[legs[name] for name in launch.legs] for launch in of.passes(0, BLOCKS)]
+    return Guidance(video=guider, audio=guider, legs_per_pass=legs_per_pass)
+
+
+def passes_of(legs_per_pass: int, **scales: float) -> list[list[Leg]]:
+    """Launches of a step."""
+    return launches_of(guidance(legs_per_pass, **scales), BLOCKS)
 
 
 @pytest.mark.parametrize(("ranks", "longest", "total"), [(1, 164, 164), (2, 96, 164), (3, 68, 164), (4, 48, 192)])
@@ -87,6 +94,36 @@ def test_more_ranks_than_legs_combine_both() -> None:
     assert found[0].step == min(split.step for split in found)
     single = splits([[Leg()]], 3, BLOCKS, exchange=0.5, most_sequence=32)
     assert [(split.share.ranks, split.sequence) for split in single] == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "wish", "name", "share"),
+    [
+        (2, "cuda", "auto", "tokens over 2", 1.05 / 2),
+        (2, "cuda", "legs", "legs over 2", 96 / 164),
+        (2, "cpu", "auto", "legs over 2", 96 / 164),
+        (4, "cuda", "auto", "tokens over 4", 1.075 / 4),
+        (8, "cuda", "legs", "legs over 4, tokens over 2", 1.05 * 48 / 164 / 2),
+    ],
+)
+def test_the_plan_takes_the_quickest_split_or_the_one_asked_for(
+    gpus: int, device: str, wish: str, name: str, share: float
+) -> None:
+    """The released step on 9,216 tokens; every rank makes the same of what the plan says."""
+    config, of = transformer_config(PINNED_25_CONFIG), guidance(4)
+    found = choose(of, (9216, 50), config, gpus=gpus, device_type=device, wish=wish)
+    assert found.name == name and found.share == pytest.approx(share)
+    split = split_of(found, of, BLOCKS)
+    assert split.ranks == gpus and len(set(split.share.homes.values())) == found.legs
+    assert names_of([found, found]) == name and names_of([]) == "none"
+
+
+def test_where_no_split_is_nothing_is_planned() -> None:
+    """One leg has no second rank to go to; 33 ranks would leave one of them without a head."""
+    config = transformer_config(PINNED_25_CONFIG)
+    for of, gpus, wish in ((guidance(4, stg=0.0, cfg=1.0, modality=1.0), 2, "legs"), (guidance(4), 33, "tokens")):
+        with pytest.raises(RequestError, match=f"over {gpus} GPUs with --split {wish}"):
+            choose(of, (9216, 50), config, gpus=gpus, device_type="cuda", wish=wish)
 
 
 def test_a_stream_with_few_tokens_bounds_the_sequence() -> None:

@@ -22,7 +22,7 @@ from shotclock.plan.forecast import Case, Forecast, forecast, parse_leases
 from shotclock.plan.foreseen import Foreseen
 from shotclock.plan.key import attention_order, law_key
 from shotclock.plan.law import LawKey, Sample, Timings
-from shotclock.plan.ledger import DENOISE, Basis, Fit
+from shotclock.plan.ledger import DENOISE, Basis, Fit, Row
 from shotclock.plan.memory import Needs, Room, Weights
 from shotclock.plan.pricing import DECODE, LOAD_MODEL, SNAPSHOTS, TAIL, TEXT, Scope
 from shotclock.plan.rate import PhaseSample, Rates, units_of
@@ -225,6 +225,25 @@ def test_a_law_of_another_device_is_stale_and_not_used() -> None:
     found = expected(clip(768, 448, 25), known)
     assert found.lines()[0] == "STALE: a law was measured with device NVIDIA H200, not GB10"
     assert found.document.law == {}
+
+
+def test_a_law_of_one_gpu_is_shared_as_the_split_is_counted_and_called_a_guess() -> None:
+    """The longer rank has 0.6 of a step: so it takes, evenly shared at best, not shared at all at worst."""
+    wish = clip(896, 512, 49)
+    two = key(gpus=2, split="legs over 2")
+
+    def denoise(law: Timings | None, of: LawKey) -> Row:
+        known = Known(timings=law, rates=rates(wish), others=() if of.gpus == 1 else (timings(FOUR, key()),))
+        rows = expected(wish, known, key=of, parts=(0.6,)).ledger.rows
+        return next(row for row in rows if row.name == DENOISE)
+
+    one, guessed = denoise(timings(FOUR, key()), key()), denoise(None, two)
+    measured = denoise(timings(FOUR, two, factor=0.55), two)
+    assert (one.basis, guessed.basis, measured.basis) == (Basis.LAW, Basis.GUESS, Basis.LAW)
+    assert guessed.estimate.low_s == pytest.approx(one.estimate.low_s / 2)
+    assert guessed.estimate.typical_s == pytest.approx(0.6 * one.estimate.typical_s)
+    assert guessed.estimate.high_s == pytest.approx(one.estimate.high_s)
+    assert measured.estimate.typical_s == pytest.approx(0.55 * one.estimate.typical_s)
 
 
 def test_too_few_geometries_are_no_law_and_the_plan_says_what_is_missing() -> None:

@@ -17,7 +17,7 @@ from shotclock.plan.copies import WHOLE, Apart
 from shotclock.plan.estimate import exactly
 from shotclock.plan.foreseen import Demand, Foreseen
 from shotclock.plan.key import UNQUANTISED
-from shotclock.plan.law import RESIDENT, Law, LawKey, Timings, curve_of, fit_law
+from shotclock.plan.law import ONE, RESIDENT, Law, LawKey, Timings, curve_of, fit_law
 from shotclock.plan.ledger import DENOISE, Fit, Ledger, default_reserve_s
 from shotclock.plan.memory import Needs
 from shotclock.plan.options import Option, Pricing, fewer_legs, fewer_steps
@@ -52,6 +52,7 @@ ANY_LEASES = "any"
 class Case:
     """What is to be rendered and on what. ``decode_flops`` counts an untiled decode, ``cached_shares`` are by file.
 
+    ``parts`` are the shares of one GPU's step that a split over several takes, by stage.
     ``recipe`` gives the stages of any clip, ``legal`` whether it takes a clip, ``fixed_steps`` that it has its own.
     """
 
@@ -70,6 +71,7 @@ class Case:
     decode_flops: Callable[[Geometry], int]
     needs: Needs
     apart: Apart = WHOLE
+    parts: tuple[float, ...] = ()
 
     def work(self, passes_done: int = 0) -> Work:
         """The passes of the wish."""
@@ -143,6 +145,7 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
     ``leases`` is how many leases the user accepts, None any number. Nothing is refused here: see :meth:`require`.
     """
     known, apart = _streamed(case, known)
+    known, parts = _shared(case, known)
     law, said = _law(case, known)
     lease_s = lease.length_s(began_s)
     reserve_s = default_reserve_s(lease_s)
@@ -163,6 +166,7 @@ def forecast(case: Case, known: Known, *, lease: Lease, began_s: float, now_s: f
         decode_flops=case.decode_flops,
         gpus=case.key.gpus,
         apart=apart,
+        parts=parts,
     )
 
     def price(geometry: Geometry, guidance: Guidance, steps: int) -> Ledger:
@@ -195,6 +199,15 @@ def _streamed(case: Case, known: Known) -> tuple[Known, Apart]:
         return known, replace(case.apart, copies=None)
     plain = case.key.model_copy(update={"streaming": RESIDENT})
     return replace(known, timings=next((one for one in known.others if one.key == plain), None)), case.apart
+
+
+def _shared(case: Case, known: Known) -> tuple[Known, tuple[float, ...]]:
+    """Where no law of this split over several GPUs was measured: that of one, and what share of it each stage takes."""
+    if case.key.gpus == 1 or known.timings is not None:
+        return known, ()
+    one = case.key.model_copy(update={"gpus": 1, "split": ONE})
+    found = next((timings for timings in known.others if timings.key == one), None)
+    return replace(known, timings=found), case.parts if found else ()
 
 
 def cached_line(shares: Mapping[str, float]) -> str:

@@ -110,7 +110,8 @@ class Prices:
     """Prices of one model on one device. ``law`` is None where too little was measured.
 
     ``start_s`` went by before the plan was made; ``decode_flops`` counts the operations of an untiled decode. A floor
-    divides the forwards evenly over ``gpus``. ``apart`` is what streamed weights change.
+    divides the forwards evenly over ``gpus``. ``apart`` is what streamed weights change. ``parts`` says for each stage
+    what share of a step on one GPU the split takes, where the law is that of one.
     """
 
     recipe: Recipe
@@ -123,6 +124,7 @@ class Prices:
     decode_flops: Callable[[Geometry], int]
     gpus: int = 1
     apart: Apart = WHOLE
+    parts: tuple[float, ...] = ()
 
     def ledger(
         self,
@@ -222,8 +224,21 @@ class Prices:
         if self.law is None:
             return self._floor(task)
         if kind in self.law.curves:
-            return Row(name=task.kind, estimate=self._by_law(kind, task), basis=Basis.LAW)
-        return self._scaled(task)
+            row = Row(name=task.kind, estimate=self._by_law(kind, task), basis=Basis.LAW)
+        else:
+            row = self._scaled(task)
+        return self._shared(row, self.parts[task.stage.number - 1]) if self.parts else row
+
+    def _shared(self, row: Row, part: float) -> Row:
+        """A pass of one GPU on several: between evenly shared and not at all."""
+        whole = row.estimate
+        estimate = Estimate(
+            low_s=min(whole.low_s / self.gpus, whole.typical_s * part),
+            typical_s=whole.typical_s * part,
+            high_s=max(whole.high_s, whole.typical_s * part),
+            source=f"{whole.source} on one GPU, shared over {self.gpus} by counted block passes, a guess",
+        )
+        return Row(name=row.name, estimate=estimate, basis=Basis.GUESS)
 
     def warm_up(self, kind: str, warm: Estimate) -> Row:
         """How much longer the first passes take together, once a process."""

@@ -75,6 +75,7 @@ class Machine:
     room: Room
     gpus: int = 1
     split: str = ONE
+    parts: tuple[float, ...] = ()
 
     @property
     def dtype_name(self) -> str:
@@ -224,6 +225,7 @@ def case_of(
         cached_shares=cached_shares(headers),
         decode_flops=decode_counter(headers.video_vae),
         needs=needs,
+        parts=machine.parts,
     )
 
 

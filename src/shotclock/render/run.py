@@ -315,6 +315,7 @@ def expect(
             room=room or read_room(device),
             gpus=plan.gpus,
             split=plan.split,
+            parts=tuple(one.share for one in plan.splits),
         ),
         scope=scope,
         window=Window(lease=terms.lease, began_s=times.began_s, now_s=times.clock(), leases=terms.leases),
