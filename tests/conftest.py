@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -16,4 +17,5 @@ NOUNS = ("shotclock.geometry", "shotclock.guidance")
 PARTS = [path for part in ("model", "verify") for path in (PACKAGE / part).glob("*.py") if path.stem not in UNCHECKED]
 CHECKED = (*NOUNS, *(f"shotclock.{path.parent.name}.{path.stem}" for path in PARTS))
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does, before torch is imported
 install_import_hook(CHECKED, "shape_checks.check")  # before any of them is imported
