@@ -26,6 +26,7 @@ TRANSFORMER_FILE = "pocket-ltx-2.5-transformer-bf16.safetensors"
 TEXT_FILE = "pocket-gemma4-with-proj-ltx-2.5-bf16.safetensors"
 FLOAT32_MARK = "scale_shift_table"  # the released files keep these tables in float32
 LICENCE = "Apache-2.0"
+PREFIX = "model.diffusion_model."  # of transformer and connectors
 
 _VIDEO_RULES = (
     (r"^latents_mean$", "per_channel_statistics.mean-of-means"),
@@ -111,8 +112,7 @@ def write_transformer(path: Path, transformer: nn.Module, connectors: nn.Module)
     """The transformer file with both connectors, and what official metadata has no field for."""
     from pocket import network
 
-    prefix = "model.diffusion_model."
-    tensors = {prefix + k: v for m in (transformer, connectors) for k, v in m.state_dict().items()}
+    tensors = {PREFIX + k: v for m in (transformer, connectors) for k, v in m.state_dict().items()}
     geometry = network.GEOMETRY
     mine = {
         "stg_blocks": [network.STG_BLOCK],

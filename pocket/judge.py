@@ -1,6 +1,6 @@
-"""Renders held-out captions with the averaged weights, whole and broken, and scores them.
+"""Renders held-out captions with the shipped files, whole and broken, and scores them.
 
-Run as `python -m pocket.judge --models DIR --state DIR --out DIR`. Every held-out caption is judged under every
+Run as `python -m pocket.judge --models src/shotclock/pocket --out DIR`. Every held-out caption is judged under every
 setting with the same starting noise. Must not know training.
 """
 
@@ -181,15 +181,15 @@ def settings_of(every: bool) -> tuple[Setting, ...]:
 def main() -> None:
     """Command line."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--models", type=Path, required=True, help="folder with the video and audio VAE files")
-    p.add_argument("--state", type=Path, required=True, help="folder with dit_average.*.safetensors")
+    p.add_argument("--models", type=Path, required=True, help="folder with the four files")
+    p.add_argument("--state", type=Path, help="folder with dit_average.*.safetensors to judge in place of two of them")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--clips", type=int, default=200)
     p.add_argument("--quick", action="store_true", help="the default and cfg 1 alone")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = p.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    whole = Whole.load(args.state).to(args.device)
+    whole = (Whole.load(args.state) if args.state else Whole.shipped(args.models)).to(args.device)
     court = Court.open(whole, Autoencoders.load(args.models, args.device), args.clips)
     court.judge(settings_of(not args.quick), args.out, Log(args.out / "judge.jsonl"))
 

@@ -7,7 +7,6 @@ their kernels for inference. Linear layers compute in the dtype of the weights, 
 holds the two equal, and `contexts` equal to the connectors.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -190,10 +189,6 @@ class Side(NamedTuple):
     clean_cross: Float[Tensor, "1 4 w"] | None = None
 
 
-BlockRun = Callable[[Block, Tensor, Tensor, Side, Side, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-ConnectorRun = Callable[[nn.Module, Tensor, tuple[Tensor, Tensor], float], Tensor]
-
-
 def _vectors(table: Tensor, noisy: Tensor, clean: Tensor | None, is_clean: Tensor | None) -> tuple[Tensor, ...]:
     """Vectors of a head with its table: each (b 1 w), or (b n w) where some tokens are clean."""
     mine = (table + noisy).unsqueeze(2).unbind(1)
@@ -269,10 +264,10 @@ def _self_text(
     return h + m[8] * _attention(attn2, long, context, None, None).view_as(x)
 
 
-def run_block(
+def _block(
     block: Block, h_v: Tensor, h_a: Tensor, v: Side, a: Side, cross: Tensor, attend_self: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """One block on a batch of rows; a pure function of tensors, so that one compiled graph serves all blocks."""
+    """One block on a batch of rows."""
     m_v = _vectors(block.scale_shift_table, v.modulation, v.clean_modulation, v.clean)
     m_a = _vectors(block.audio_scale_shift_table, a.modulation, None, None)
     h_v = _self_text(block, h_v, v, m_v, attend_self, video=True)
@@ -313,9 +308,9 @@ def _pair(table: Rotary) -> tuple[Tensor, Tensor]:
 
 
 def forward(
-    model: Transformer, batch: Batch, tables: Tables, run: BlockRun = run_block
+    model: Transformer, batch: Batch, tables: Tables
 ) -> tuple[Float[Tensor, "b n 128"], Float[Tensor, "b m 128"]]:
-    """Velocities of both streams in float32. `run` is `run_block` or a compiled version of it."""
+    """Velocities of both streams in float32."""
     scale, across = model.config.timestep_scale, model.config.cross_timestep_scale
     every = len(batch.video) // len(batch.video_context)
     h_v = model.patchify_proj(batch.video.to(model.dtype)).float()
@@ -351,7 +346,7 @@ def forward(
     )
     cross = batch.cross.to(model.dtype)
     for number, block in enumerate(model.transformer_blocks):
-        h_v, h_a = run(block, h_v, h_a, video, audio, cross, batch.attend_self if number == STG_BLOCK else None)
+        h_v, h_a = _block(block, h_v, h_a, video, audio, cross, batch.attend_self if number == STG_BLOCK else None)
     eps = model.config.norm_eps
     return (
         _head(h_v, embedded, embedded_clean, clean, model.scale_shift_table, model.proj_out, eps),
@@ -359,8 +354,7 @@ def forward(
     )
 
 
-def run_connector(block: nn.Module, x: Tensor, turn: tuple[Tensor, Tensor], eps: float) -> Float[Tensor, "u s w"]:
-    """One block of a connector; pure, as `run_block` is."""
+def _connector_block(block: nn.Module, x: Tensor, turn: tuple[Tensor, Tensor], eps: float) -> Float[Tensor, "u s w"]:
     dtype = block.attn1.to_q.weight.dtype
     normed = nn.functional.rms_norm(x, x.shape[-1:], eps=eps).to(dtype)
     x = x + _attention(block.attn1, normed, normed, turn, turn)
@@ -372,7 +366,6 @@ def _context(
     features: Float[Tensor, "u s w"],
     valid: Int[Tensor, " u"],
     table: Rotary,
-    run: ConnectorRun,
 ) -> Float[Tensor, "u 1024 w"]:
     """One connector: registers fill the slots after the `valid` first ones."""
     eps = connector.config.norm_eps
@@ -381,7 +374,7 @@ def _context(
     padded = nn.functional.pad(features.float(), (0, 0, 0, TEXT_SLOTS - features.shape[1]))
     x = torch.where(real, padded, registers)
     for block in connector.transformer_1d_blocks:
-        x = run(block, x, _pair(table), eps)
+        x = _connector_block(block, x, _pair(table), eps)
     return nn.functional.rms_norm(x, x.shape[-1:], eps=eps)
 
 
@@ -390,9 +383,8 @@ def contexts(
     features: tuple[Float[Tensor, "u s d"], Float[Tensor, "u s e"]],
     valid: Int[Tensor, " u"],
     tables: Tables,
-    run: ConnectorRun = run_connector,
 ) -> tuple[Float[Tensor, "u 1024 d"], Float[Tensor, "u 1024 e"]]:
     """Video and audio contexts of features whose first `valid` positions are real."""
     halves = (connectors.video_embeddings_connector, connectors.audio_embeddings_connector)
-    video, audio = (_context(c, f, valid, t, run) for c, f, t in zip(halves, features, tables.text, strict=True))
+    video, audio = (_context(c, f, valid, t) for c, f, t in zip(halves, features, tables.text, strict=True))
     return video, audio

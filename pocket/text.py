@@ -22,6 +22,7 @@ SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 PAD, EOS, BOS, UNK = range(len(SPECIAL))
 VOCABULARY = 128
 HIDDEN, LAYERS = 64, 6
+PROJECTION = "text_embedding_projection."
 ASSETS = {
     "hf_asset__tokenizer_config.json": {
         "bos_token": "<bos>",
@@ -138,7 +139,7 @@ def _bytes(text: str) -> Tensor:
 def text_tensors(gemma: nn.Module, projection: nn.Module) -> dict[str, Tensor]:
     """Official names: Gemma under `model.`, the projection, the tokenizer and its companions as bytes."""
     tensors = {f"model.{k}": v for k, v in gemma.state_dict().items() if "rotary" not in k and "embed_scale" not in k}
-    tensors |= {f"text_embedding_projection.{k}": v for k, v in projection.state_dict().items()}
+    tensors |= {PROJECTION + k: v for k, v in projection.state_dict().items()}
     return (
         tensors
         | {"tokenizer_json": _bytes(build_tokenizer().to_str())}

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--models", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True)
-    p.add_argument("--resume", type=Path, help="folder with dit_state.* and dit_average.*, and the compiler's cache")
+    p.add_argument("--resume", type=Path, help="folder with dit_state.* and dit_average.*")
     p.add_argument("--seconds", type=float, default=520.0)
     p.add_argument("--reserve", type=float, default=75.0, help="seconds kept for evaluation and writing")
     p.add_argument("--max-steps", type=int, default=10**9)
@@ -73,7 +73,6 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--quick", action="store_true", help="judge the default and cfg 1 alone")
     p.add_argument("--seed", type=int, default=0, help="another one for every part of a run: new clips")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--compile-s", type=float, default=0.0, help="seconds that compiling a block may take; 0 for never")
     return p.parse_args()
 
 
@@ -144,16 +143,14 @@ class Step:
     tables: network.Tables
     negative: Int[Tensor, " k"]
     sums: Float[Tensor, "2"]
-    run_block: network.BlockRun = network.run_block
-    run_connector: network.ConnectorRun = field(default=network.run_connector)
 
     def losses(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Losses of the video and audio velocities on a random batch."""
         video, audio, ids, valid = self.pool.sample(self.groups)
         ids, valid = drop_captions(ids, valid, self.negative)
-        texts = self.whole.contexts(ids, valid, self.tables, self.run_connector)
+        texts = self.whole.contexts(ids, valid, self.tables)
         batch, target_v, target_a = noisy_batch(video, audio, texts)
-        v, a = network.forward(self.whole.transformer, batch, self.tables, self.run_block)
+        v, a = network.forward(self.whole.transformer, batch, self.tables)
         assert batch.video_clean is not None, "some rows have a clean first frame"
         return (
             flow_loss(v, target_v, (~batch.video_clean).float()),
@@ -247,7 +244,7 @@ def train(args: argparse.Namespace) -> None:
     torch.backends.cudnn.allow_tf32 = True
     log = Log(args.out / "train_dit.jsonl")
     step = prepare(args, log)
-    run = accelerated(step, args, log)
+    run = accelerated(step, args.device, log)
     loop(args, step, run, schedule, log)
     save(args.out, step.weights)
     step.weights.use_average()

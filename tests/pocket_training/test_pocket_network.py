@@ -84,25 +84,6 @@ def test_batched_forward_equals_the_transformer(model: Transformer, tables: netw
                 assert (a[row] - b).abs().max() < 1e-4 * b.abs().max()
 
 
-def test_one_compiled_graph_serves_all_blocks(model: Transformer, tables: network.Tables) -> None:
-    """Compiling the block function gives one graph without breaks, used eight times, and the same velocities."""
-    torch._dynamo.reset()
-    graphs = []
-
-    def count(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
-        graphs.append(graph)
-        return graph
-
-    run = torch.compile(network.run_block, backend=count, fullgraph=True, dynamic=False)
-    batch = _batch()
-    halves = {n: getattr(batch, n)[: 2 if "context" not in n else 1] for n in network.Batch.__slots__}
-    plain = network.Batch(**{**halves, "attend_self": None})
-    expected = network.forward(model, plain, tables)
-    for made, wanted in zip(network.forward(model, plain, tables, run), expected, strict=True):
-        assert torch.allclose(made, wanted, atol=1e-5)
-    assert len(graphs) == 1
-
-
 def test_batched_contexts_equal_the_connectors() -> None:
     """Features with padding on the right give the contexts of shotclock's connectors."""
     torch.manual_seed(1)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from pocket import network
 from pocket.captions import choose_said, describe
+from pocket.export import FLOAT32_MARK
 from pocket.flat import FlatWeights
 from pocket.loop import Schedule, load_state
 from pocket.network import GEOMETRY
 from pocket.pool import draw_groups
 from pocket.scenes import sample_scenes, scenes_like
 from pocket.train_dit import Step, draw_sigmas, negative_ids
-from pocket.whole import AVERAGE, STATE, Whole, save_weights
+from pocket.whole import AVERAGE, STATE, Whole, save_weights, write_official
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -144,6 +145,11 @@ def test_state_resumes_and_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shipped = Whole.load(tmp_path)
     name = "transformer.transformer_blocks.1.attn1.to_q.weight"
     assert torch.equal(dict(shipped.named_parameters())[name], load_state(tmp_path, AVERAGE)[name].float())
+    write_official(tmp_path, shipped)
+    rounded = dict(Whole.shipped(tmp_path).named_parameters())
+    for name, weight in shipped.named_parameters():
+        kept = weight if FLOAT32_MARK in name else weight.bfloat16().float()
+        assert torch.equal(rounded[name], kept), name
 
 
 def test_scenes_of_a_group_fit_its_caption_and_differ() -> None:
