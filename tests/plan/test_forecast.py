@@ -24,8 +24,8 @@ from shotclock.plan.key import attention_order, law_key
 from shotclock.plan.law import LawKey, Sample, Timings
 from shotclock.plan.ledger import DENOISE, Basis, Fit, Row
 from shotclock.plan.memory import Needs, Room, Weights
-from shotclock.plan.pricing import DECODE, LOAD_MODEL, SNAPSHOTS, TAIL, TEXT, Scope
-from shotclock.plan.rate import PhaseSample, Rates, units_of
+from shotclock.plan.pricing import CONDITIONS, DECODE, LOAD_MODEL, SNAPSHOTS, TAIL, TEXT, Scope
+from shotclock.plan.rate import SOUND_PIXELS_PER_S, PhaseSample, Rates, media_units, units_of
 from shotclock.plan.store import Known
 from shotclock.plan.table import reach_table
 from shotclock.recipes import RecipeName, Stage, stages
@@ -407,3 +407,21 @@ def test_any_ledger_sums_to_its_lease(seconds: dict[Phase, float], length_s: flo
     parts = sum(row.estimate.typical_s for row in whole.rows) + whole.reserve_s + (whole.free_s or 0.0)
     assert abs(parts - length_s) < 1
     assert found.accepted == (whole.least_s + whole.reserve_s <= length_s)
+
+
+def test_pictures_and_sound_are_a_row_of_their_own() -> None:
+    """By the pixels there are to encode, again in every lease that has a forward left; nothing where none are given."""
+    wish = clip(768, 448, 25)
+    scope = Scope(encodes_text=False, rehearses=False, verifies=True, pictures=2, sound=True)
+    media = media_units(wish, 2, sound=True)
+    assert media == 2 * 768 * 448 + SOUND_PIXELS_PER_S * float(wish.duration_s)
+    sample = PhaseSample(phase=Phase.CONDITION, units=media / 2, seconds=3.0, run="b")
+    others = rates(wish)
+    known = [one for one in others.samples if one.phase != Phase.CONDITION]
+    measured = Known(timings=timings(FOUR, key()), rates=others.model_copy(update={"samples": (*known, sample)}))
+    row = next(row for row in expected(wish, measured, scope=scope).ledger.rows if row.name == CONDITIONS)
+    assert row.basis is Basis.RATE and row.estimate.typical_s == pytest.approx(6.0)
+    assert expected(wish, measured).ledger.row(CONDITIONS).typical_s == 0
+    assert expected(wish, measured, scope=replace(scope, passes_done=120)).ledger.row(CONDITIONS).typical_s == 0
+    unmeasured = replace(measured, rates=others.model_copy(update={"samples": tuple(known)}))
+    assert "guess" in expected(wish, unmeasured, scope=scope).ledger.row(CONDITIONS).source

@@ -7,6 +7,7 @@ import weakref
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,17 @@ from shotclock.geometry import Geometry
 from shotclock.guidance import Guidance, Guider
 from shotclock.latents import noise, text_to_video
 from shotclock.model.config import transformer_config
+from shotclock.model.quantise import quantise_in_place, reference_product
 from shotclock.model.transformer import Transformer
 from shotclock.plan.cost import TEXT_TOKENS
 from shotclock.plan.memory import GIB, WORKSPACE_BYTES, Needs, Room, Weights, pass_bytes
 from shotclock.render.denoise import prepare
+from shotclock.weights.fp8 import quantised_bytes
+from shotclock.weights.header import Header, read_header
+from shotclock.weights.lora import fuse, fuse_bytes, read_lora
 from shotclock.weights.released import PINNED_25_CONFIG
+from shotclock.weights.tiny import write_tiny_checkpoints
+from shotclock.weights.transformer import load_transformer
 
 RELEASED = transformer_config(PINNED_25_CONFIG)
 
@@ -217,3 +224,51 @@ def test_more_legs_and_more_tokens_need_more() -> None:
         for frames in (9, 25, 49, 121)
     ]
     assert by_frames == sorted(by_frames)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny set's files."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny_checkpoints(folder, 0)
+    return folder
+
+
+def loaded(tiny: Path) -> tuple[Header, Transformer]:
+    """The tiny transformer as it is stored."""
+    (path,) = (tiny / "diffusion_models").glob("*.safetensors")
+    header = read_header(path)
+    return header, load_transformer(header, device=torch.device("cpu"), dtype=torch.bfloat16, pinned_config=False)
+
+
+def test_fusing_holds_what_the_plan_says(tiny: Path) -> None:
+    """Live bytes of a LoRA of every layer: at most what is planned, at least half of it."""
+    header, transformer = loaded(tiny)
+    lora = read_lora(next(tiny.rglob("*distilled-lora*")), 1.0, header)
+    live = LiveBytes()
+    live._known |= {parameter.untyped_storage()._cdata for parameter in transformer.parameters()}  # there before
+    with live:
+        fuse(transformer, [lora], torch.device("cpu"))
+    assert 0.5 * fuse_bytes(header) < live.peak <= fuse_bytes(header)
+
+
+def test_quantised_weights_take_what_the_header_says(tiny: Path) -> None:
+    """To the byte, of the tiny file; half and a few tables of the released one."""
+    header, transformer = loaded(tiny)
+    assert quantise_in_place(transformer, reference_product).bytes_after == quantised_bytes(header)
+
+
+def test_a_load_that_is_wider_than_the_passes_is_a_row() -> None:
+    """What is quantised or fused once it was read, and the upscaler beside the transformer of the stage before."""
+    plain = needs(80)
+    assert {"load", "upscale"}.isdisjoint(demand.phase for demand in plain.demands(clip(768, 448, 25), guidance()))
+    weights = replace(
+        plain.weights, unquantised_bytes=38 * GIB, transformer_bytes=20 * GIB, fuse_bytes=4 * GIB, upscaler_bytes=GIB
+    )
+    found = replace(plain, weights=weights, noise=lambda _: 3 * GIB)
+    rows = {demand.phase: demand for demand in found.demands(clip(768, 448, 25), guidance())}
+    assert rows["load"].need_bytes == 42 * GIB and rows["denoise"].parts["weights"] == 20 * GIB
+    assert rows["upscale"].parts["upscaler"] == GIB and rows["upscale"].parts["weights"] == 20 * GIB
+    assert rows["host"].parts["noise"] == 3 * GIB
+    tight = replace(found, room=Room(device_bytes=41 * GIB, host_bytes=None, shared=False))
+    assert str(tight.refuses(clip(768, 448, 25), guidance())).startswith("load needs 42.00 GiB of 41.00 GiB free")

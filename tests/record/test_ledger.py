@@ -33,7 +33,7 @@ from shotclock.record.facts import known
 from shotclock.record.ledger import Ledger, Record, places, record_refusal, write_record
 from shotclock.record.runfacts import Rung, Term
 from shotclock.record.show import line_of, list_lines, show_lines
-from shotclock.render.run import new_id
+from shotclock.render.begins import new_id
 
 KILLED = events(PASS_S[:3], end=None)[:-1]  # the third pass was launched and never ended
 

@@ -368,8 +368,8 @@ def test_the_plans_rows_and_phases_are_known() -> None:
     from shotclock.plan import pricing
 
     rows = {
-        pricing.START, pricing.LOAD_TEXT, pricing.TEXT, pricing.LOAD_MODEL, pricing.REHEARSAL, pricing.WARM_UP,
-        pricing.DENOISE, pricing.SNAPSHOTS, *pricing.TAIL,
+        pricing.START, pricing.LOAD_TEXT, pricing.TEXT, pricing.CONDITIONS, pricing.LOAD_MODEL, pricing.REHEARSAL,
+        pricing.WARM_UP, pricing.DENOISE, pricing.SNAPSHOTS, *pricing.TAIL,
     }  # fmt: skip
     assert rows - {pricing.WARM_UP, pricing.DENOISE, pricing.MUX} == ROW_PHASES.keys()
     assert {phase for phases in ROW_PHASES.values() for phase in phases} <= {str(phase) for phase in Phase}

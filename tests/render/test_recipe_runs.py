@@ -24,7 +24,7 @@ from torch import Tensor
 
 from shotclock.errors import CheckpointError, RequestError, RunDirError, ShotclockError
 from shotclock.lease import Lease
-from shotclock.render import pipeline, sample
+from shotclock.render import crew, pipeline, sample
 from shotclock.render.job import Outcome, Times
 from shotclock.render.run import Terms, prove, resume, start
 from shotclock.render.settings import Settings, tiny_models
@@ -420,9 +420,9 @@ def test_a_draft_of_the_first_stage_has_its_size(home: Path, tmp_path: Path, mon
         assert alive[0]() is None
         decode_draft(*arguments)
 
-    load_fused, decode_draft = sample.load_fused, sample.decode_draft
+    load_fused, decode_draft = crew.load_fused, sample.decode_draft
     monkeypatch.setattr(sample, "keep", keep)
-    monkeypatch.setattr(sample, "load_fused", load)
+    monkeypatch.setattr(crew, "load_fused", load)
     monkeypatch.setattr(sample, "decode_draft", draft)
     with pytest.raises(RenderStopped):
         start(

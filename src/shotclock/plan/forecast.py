@@ -24,6 +24,7 @@ from shotclock.plan.options import Option, Pricing, fewer_legs, fewer_steps
 from shotclock.plan.pricing import (
     AUDIO,
     BETWEEN,
+    CONDITIONS,
     DECODE,
     LOAD_DECODERS,
     LOAD_MODEL,
@@ -271,7 +272,7 @@ def _shares(case: Case, ledger: Ledger) -> tuple[Share, ...]:
         return ()
     work = case.work(case.scope.passes_done)
     before = ledger.rows[: [row.name for row in ledger.rows].index(DENOISE)]
-    again_s = sum(row.estimate.typical_s for row in before if row.name in (START, LOAD_MODEL, WARM_UP))
+    again_s = sum(row.estimate.typical_s for row in before if row.name in (START, CONDITIONS, LOAD_MODEL, WARM_UP))
     forwards_s = sum(ledger.row(name).typical_s for name in (DENOISE, BETWEEN, SNAPSHOTS))
     if not forwards_s:
         return ()

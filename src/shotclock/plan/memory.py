@@ -31,7 +31,8 @@ HOST_BYTES = 2**30  # driver, tokenizer, encoder and python while a render runs;
 LOOKAHEAD_FRAMES = 60  # that libx264 holds in YUV 4:2:0, 1.5 bytes a pixel, at its default preset
 GROUP_FRAMES = 8  # that leave the decoder at once, 3 bytes a pixel
 AUDIO_BYTES_PER_S = 200 * 2**20  # activations of audio decoder and vocoder in float32; a guess
-TEXT, DENOISE, DECODE = "text", "denoise", "decode"
+UPSCALER_CHANNELS, UPSCALER_STATES = 1024, 5  # of the x2 upscaler at its widest: volumes alive in a residual block
+TEXT, LOAD, DENOISE, UPSCALE, DECODE = "text", "load", "denoise", "upscale", "decode"
 HOST: Literal["host"] = "host"
 
 StepSeconds = Callable[[Guidance, Placement], float]
@@ -60,6 +61,8 @@ class Weights:
 
     ``block_bytes`` are the layers of one block of the transformer, ``text_layers_bytes`` all layers of the text
     encoder and ``text_layer_bytes`` the largest: what need not be there at once. Zero where all must.
+    ``unquantised_bytes`` is the transformer as it is read, where it is quantised then; ``fuse_bytes`` what fusing LoRAs
+    holds beside it.
     """
 
     text_bytes: int
@@ -69,6 +72,18 @@ class Weights:
     block_bytes: int = 0
     text_layers_bytes: int = 0
     text_layer_bytes: int = 0
+    unquantised_bytes: int = 0
+    fuse_bytes: int = 0
+    upscaler_bytes: int = 0
+
+    @property
+    def loads_wider(self) -> bool:
+        """Whether loading the transformer holds more than running it."""
+        return bool(self.unquantised_bytes or self.fuse_bytes)
+
+
+def _none(_: Geometry) -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +92,7 @@ class Needs:
 
     ``jobs`` are the sizes and guidances at which a clip's stages run, with the video tokens that conditions append.
     ``text_apart`` is where an encoder computes that does not fit; ``adapts`` says that LoRAs are fused into the
-    transformer, whose streamed blocks cannot stay in the file then.
+    transformer, whose streamed blocks cannot stay in the file then. ``noise`` is what a decode keeps on the host.
     """
 
     jobs: Jobs
@@ -89,6 +104,7 @@ class Needs:
     fused: bool
     text_apart: Literal["layers", "cpu"] = "layers"
     adapts: bool = False
+    noise: Callable[[Geometry], int] = _none
 
     def place(self, geometry: Geometry, guidance: Guidance) -> Placement:
         """The most that may stay on the device; at the least two blocks and one layer, whether they fit or not."""
@@ -168,6 +184,8 @@ class Needs:
         sound = self._sound(geometry)
         tiled, tiles = self.tiles(geometry, None if left is None else left - weights.decoder_bytes - sound)
         host = self._process(geometry)
+        if not self.room.shared and (drawn := self.noise(geometry)):
+            host["noise"] = drawn
         shared = host if self.room.shared else {}
         kept = weights.transformer_bytes - (placed.blocks - placed.resident) * weights.block_bytes
         held = {"weights": kept, "states": beside, "workspaces": self._workspace}
@@ -176,11 +194,25 @@ class Needs:
             host["blocks"] = (placed.streamed if placed.source == HOST else SLOTS) * weights.block_bytes
         found = [
             _demand(TEXT, where, self._text(placed) | shared, free) if placed.text in ("device", "layers") else None,
+            _demand(LOAD, where, self._load(kept) | shared, free) if weights.loads_wider else None,
             _demand(DENOISE, where, held | shared, free),
+            self._upscale(geometry, guidance, kept, shared) if weights.upscaler_bytes else None,
             _demand(f"{DECODE} {tiles}", where, decoders | shared, free),
             None if self.room.shared else _demand(HOST, HOST, host, self.room.host_bytes),
         ]
         return tuple(demand for demand in found if demand is not None)
+
+    def _load(self, kept: int) -> dict[str, int]:
+        """The transformer as it is read, and what is widened to float32 where LoRAs are fused."""
+        return {"weights": self.weights.unquantised_bytes or kept, "fuse": self.weights.fuse_bytes}
+
+    def _upscale(self, geometry: Geometry, guidance: Guidance, kept: int, shared: dict[str, int]) -> Demand:
+        """Between two sizes: the upscaler beside the transformer of the stage before, which is still there."""
+        larger = max(clip.video_tokens for clip, _, _ in self.jobs(geometry, guidance))
+        states = UPSCALER_STATES * UPSCALER_CHANNELS * larger * self.element_bytes
+        parts = {"weights": kept, "upscaler": self.weights.upscaler_bytes, "states": states}
+        where = HOST if self.room.shared else "device"
+        return _demand(UPSCALE, where, parts | shared, self.room.device_bytes)
 
     def _text(self, placed: Placement) -> dict[str, int]:
         """The encoder's weights that are on the device at once, and its states."""

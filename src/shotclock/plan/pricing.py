@@ -20,15 +20,17 @@ from shotclock.plan.cost import TEXT_TOKENS, alone_flops, pass_flops, step_segme
 from shotclock.plan.estimate import Estimate, exactly, floor_of, total
 from shotclock.plan.law import Law, curve_of, kind_of
 from shotclock.plan.ledger import DENOISE, Basis, Ledger, Row
+from shotclock.plan.rate import media_units
 from shotclock.plan.stages import Stages, nothing
 from shotclock.recipes import Stage
 
 SCALED_FACTOR = 1.25  # on the interval of a kind that is scaled from another by its operations; a guess
 WARM_UP_BOUND = 9.0  # extra time of a warm-up pass over a warm one where none was measured (users.md row 15)
-START, LOAD_TEXT, TEXT, LOAD_MODEL, REHEARSAL, WARM_UP = (
+START, LOAD_TEXT, TEXT, CONDITIONS, LOAD_MODEL, REHEARSAL, WARM_UP = (
     "start",
     "load text",
     "text",
+    "conditions",
     "load model",
     "rehearsal",
     "warm-up",
@@ -97,12 +99,17 @@ def launches(guidance: Guidance, evaluations: int, blocks: int) -> tuple[Pass, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which stages a render has: text encoded here or given, a rehearsal, a verdict; passes an earlier lease did."""
+    """Which stages a render has: text encoded here or given, a rehearsal, a verdict; passes an earlier lease did.
+
+    ``pictures`` and ``sound`` are given and are encoded in every attempt that still has a forward to run.
+    """
 
     encodes_text: bool
     rehearses: bool
     verifies: bool
     passes_done: int = 0
+    pictures: int = 0
+    sound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +145,10 @@ class Prices:
     ) -> Ledger:
         """All parts of a render in the order they run."""
         work = Work.of(self.recipe(geometry, guidance, steps), self.config.blocks, self.scope.passes_done)
-        rows = (*self.before(geometry), *self.forwards(geometry, work), *self.after(geometry))
+        rows = (*self.before(geometry, work), *self.forwards(geometry, work), *self.after(geometry))
         return Ledger(lease_s=lease_s, lease_source=source, reserve_s=reserve_s, rows=rows)
 
-    def before(self, geometry: Geometry) -> tuple[Row, ...]:
+    def before(self, geometry: Geometry, work: Work) -> tuple[Row, ...]:
         """Everything before the first forward."""
         row = self.stages.row
         encodes = self.scope.encodes_text
@@ -151,6 +158,7 @@ class Prices:
             Row(name=START, estimate=exactly(self.start_s, "measured: imports and headers"), basis=Basis.MEASURED),
             self._loading(LOAD_TEXT, Phase.LOAD_TEXT, geometry) if encodes else nothing(LOAD_TEXT, given),
             joined(TEXT, *text) if encodes else nothing(TEXT, given),
+            self._conditions(geometry, work),
             row(REHEARSAL, Phase.REHEARSE, geometry) if self.scope.rehearses else nothing(REHEARSAL, "not asked for"),
             joined(
                 LOAD_MODEL,
@@ -158,6 +166,13 @@ class Prices:
                 row(LOAD_MODEL, Phase.PREPARE, geometry),
             ),
         )
+
+    def _conditions(self, geometry: Geometry, work: Work) -> Row:
+        """Pictures and sound to latents, their encoders loaded for it."""
+        media = media_units(geometry, self.scope.pictures, sound=self.scope.sound)
+        if not media or not work.passes:
+            return nothing(CONDITIONS, "no forward is left" if media else "neither picture nor sound is given")
+        return self.stages.row(CONDITIONS, Phase.CONDITION, geometry, media=media)
 
     def _loading(self, name: str, phase: Phase, geometry: Geometry) -> Row:
         """A load, of what of the file is read then."""

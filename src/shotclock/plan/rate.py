@@ -33,6 +33,7 @@ FILES = {  # files whose bytes a phase reads
     Phase.LOAD_DECODERS: ("video_vae", "audio_vae"),
 }
 DECODING = (Phase.DECODE_VIDEO, Phase.REHEARSE)  # phases that take another time with another video decoder
+SOUND_PIXELS_PER_S = 1e5  # what a second of sound counts for beside the pixels of pictures; a choice
 PROMPTS = 2  # positive and negative, both are always encoded
 
 
@@ -103,9 +104,14 @@ def read_rates(text: str) -> Rates:
         ) from None
 
 
-def units_of(phase: str, geometry: Geometry, file_bytes: Mapping[str, int]) -> float:
-    """What the phase's duration grows with: bytes, pixels, tokens; 1 where it is a constant."""
+def units_of(phase: str, geometry: Geometry, file_bytes: Mapping[str, int], media: float = 0.0) -> float:
+    """What the phase's duration grows with: bytes, pixels, tokens; 1 where it is a constant.
+
+    ``media`` is what :func:`media_units` says of the given pictures and sound.
+    """
     match phase:
+        case Phase.CONDITION:
+            return media or 1.0
         case Phase.LOAD_TEXT | Phase.LOAD_TRANSFORMER | Phase.LOAD_DECODERS:
             return float(sum(file_bytes.get(name, 0) for name in FILES[Phase(phase)])) or 1.0
         case Phase.DECODE_VIDEO | Phase.VERIFY:
@@ -120,6 +126,12 @@ def units_of(phase: str, geometry: Geometry, file_bytes: Mapping[str, int]) -> f
             return float(PROMPTS)
         case _:
             return 1.0
+
+
+def media_units(geometry: Geometry, pictures: int, *, sound: bool) -> float:
+    """Pixels of the given pictures at the clip's size, and the sound's seconds counted as pixels; 0 without either."""
+    heard = SOUND_PIXELS_PER_S * float(geometry.duration_s) if sound else 0.0
+    return pictures * float(geometry.width * geometry.height) + heard
 
 
 def estimate_phase(

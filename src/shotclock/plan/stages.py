@@ -32,6 +32,7 @@ GUESSES: Mapping[Phase, Guess] = {
     Phase.LOAD_TEXT: Guess(fixed_s=1.0, unit_s=1e-9, factor=5),  # 1 GB/s: reports span 0.05 to 5 (users.md row 21)
     Phase.ENCODE: Guess(fixed_s=0.5, unit_s=0.0, factor=5),
     Phase.CONNECT: Guess(fixed_s=1.0, unit_s=0.0, factor=5),
+    Phase.CONDITION: Guess(fixed_s=2.0, unit_s=5e-7, factor=5),  # encoders loaded, half a second a megapixel
     Phase.REHEARSE: Guess(fixed_s=4.0, unit_s=0.0, factor=5),
     Phase.LOAD_TRANSFORMER: Guess(fixed_s=1.0, unit_s=1e-9, factor=5),
     Phase.PREPARE: Guess(fixed_s=0.2, unit_s=0.0, factor=5),
@@ -57,9 +58,14 @@ class Stages:
     cached_shares: Mapping[str, float]
     matrix_flops_per_s: float | None
 
-    def row(self, name: str, phase: Phase, geometry: Geometry, *, flops: float = 0.0, count: int = 1) -> Row:
-        """The phase ``count`` times; ``flops`` are what a guess adds at the matrix rate for convolutions."""
-        units = units_of(phase, geometry, self.file_bytes)
+    def row(
+        self, name: str, phase: Phase, geometry: Geometry, *, flops: float = 0.0, count: int = 1, media: float = 0.0
+    ) -> Row:
+        """The phase ``count`` times; ``flops`` are what a guess adds at the matrix rate for convolutions.
+
+        ``media`` are units of pictures and sound that are given.
+        """
+        units = units_of(phase, geometry, self.file_bytes, media)
         measured = estimate_phase(self.rates.samples, phase, units, cached_share=self._cached(phase))
         if measured is not None:
             return Row(name=name, estimate=measured.times(count), basis=Basis.RATE)

@@ -18,7 +18,7 @@ from shotclock.errors import RequestError, RunDirError
 from shotclock.events import Phase
 from shotclock.guidance import LegName, Pass
 from shotclock.plan.law import AUDIO_WEIGHT, LawKey, Sample, Timings, kind_of
-from shotclock.plan.rate import FILES, PhaseSample, Rates, phase_of, units_of
+from shotclock.plan.rate import FILES, PhaseSample, Rates, media_units, phase_of, units_of
 from shotclock.request import Request, read_request
 from shotclock.rundir import RunDir
 
@@ -187,10 +187,11 @@ def samples_of(attempt: Attempt, request: Request) -> list[Sample]:
 
 def phases_of(attempt: Attempt, request: Request) -> list[PhaseSample]:
     """One sample a phase that ended, but the denoising: its passes are there one by one."""
+    media = media_units(request.geometry, len(request.images), sound=request.sound is not None)
     return [
         PhaseSample(
             phase=phase_of(phase, request.decoder),
-            units=units_of(phase, request.geometry, attempt.file_bytes),
+            units=units_of(phase, request.geometry, attempt.file_bytes, media),
             seconds=seconds,
             run=attempt.name,
             cached_share=_cached_share(phase, attempt),

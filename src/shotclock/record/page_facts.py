@@ -28,6 +28,7 @@ ROW_PHASES = {  # rows of the planned ledger, and the phases that they foresee; 
     "start": ("import", "inspect"),
     "load text": ("load-text",),
     "text": ("encode", "connect"),
+    "conditions": ("condition",),
     "rehearsal": ("rehearse",),
     "load model": ("load-transformer", "prepare"),
     "snapshots": ("snapshot",),

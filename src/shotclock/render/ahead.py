@@ -42,11 +42,13 @@ from shotclock.render import exact_tiles
 from shotclock.render.capacity import (
     COPY,
     CPU_MATRIX,
+    adapted,
     apart,
     block_bytes,
     capped,
     copy_sample,
     encode_seconds,
+    noise_counter,
     text_layer_bytes,
 )
 from shotclock.render.decode import decoder_stages
@@ -109,10 +111,14 @@ def look_ahead(
     scope: Scope,
     window: Window,
     home: Path,
+    others: Mapping[str, int],
     pinned_config: bool = False,
 ) -> Forecast:
-    """The forecast of a render; measures the device's matrix rate on first use (a fraction of a second)."""
-    case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
+    """The forecast of a render; measures the device's matrix rate on first use (a fraction of a second).
+
+    ``others`` are bytes of all files of weights by role.
+    """
+    case = case_of(request, headers, machine, scope=scope, others=others, pinned_config=pinned_config)
     case, known = informed(case, machine, home)
     known = replace(known, rates=known.rates.of_decoder(request.decoder))
     return forecast(case, known, lease=window.lease, began_s=window.began_s, now_s=window.now_s, leases=window.leases)
@@ -152,7 +158,7 @@ def fitting_legs(
     A step takes as long as its computing or its copies. Raises :class:`DoesNotFit` where not even one leg fits.
     """
     scope = Scope(encodes_text=encodes_text, rehearses=False, verifies=False)
-    case = case_of(request, headers, machine, scope=scope, pinned_config=pinned_config)
+    case = case_of(request, headers, machine, scope=scope, others={}, pinned_config=pinned_config)
     case, known = informed(case, machine, home)
     flops_per_s = known.rates.matrix_flops_per_s(machine.dtype_name)
 
@@ -184,9 +190,15 @@ def key_of(request: Request, config: TransformerConfig, machine: Machine, stream
 
 
 def case_of(
-    request: Request, headers: CheckpointHeaders, machine: Machine, *, scope: Scope, pinned_config: bool
+    request: Request,
+    headers: CheckpointHeaders,
+    machine: Machine,
+    *,
+    scope: Scope,
+    others: Mapping[str, int],
+    pinned_config: bool,
 ) -> Case:
-    """What the headers say, as the planner takes it."""
+    """What the headers say, as the planner takes it; ``others`` as :func:`look_ahead` has them."""
     config = transformer_config(transformer_settings(headers.transformer, pinned_config=pinned_config))
     files = {name: header for name, header in files_of(headers).items() if header is not None}
     name = RecipeName(request.recipe)
@@ -206,7 +218,7 @@ def case_of(
         return [(one.geometry, one.guidance, request.appended_tokens(one.geometry)) for one in stages]
 
     needs = needs_of(headers, config, machine, jobs, encodes_text=scope.encodes_text)
-    needs = replace(needs, adapts=bool(request.loras or request.distilled_lora))
+    needs = adapted(needs, request, headers, others)
     if machine.gpus > 1 or request.quantise is not None:  # ranks and float8 have all of their weights on the device
         needs = replace(needs, weights=replace(needs.weights, block_bytes=0))
     streaming = needs.place(request.geometry, request.guidance).key
@@ -220,7 +232,7 @@ def case_of(
         fixed_steps=recipes.RECIPES[name].fixed_steps,
         config=config,
         key=key_of(request, config, machine, streaming),
-        scope=scope,
+        scope=replace(scope, pictures=len(request.images), sound=request.sound is not None),
         file_bytes={name: header.file_bytes for name, header in files.items()},
         cached_shares=cached_shares(headers),
         decode_flops=decode_counter(headers.video_vae),
@@ -282,6 +294,7 @@ def needs_of(
         tiles=tile_needs(headers.video_vae, size, shared=machine.room.shared),
         element_bytes=size,
         fused=machine.device.type == "cuda",
+        noise=noise_counter(headers.video_vae),
     )
 
 

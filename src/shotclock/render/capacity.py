@@ -8,19 +8,27 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import torch
 
 from shotclock.errors import RequestError
+from shotclock.geometry import Geometry
 from shotclock.plan.copies import Apart, Copies
 from shotclock.plan.estimate import Estimate, around
-from shotclock.plan.memory import Room
+from shotclock.plan.memory import Needs, Room
 from shotclock.plan.placement import Placement
 from shotclock.plan.rate import PROMPTS, WARM_SHARE, PhaseSample, Rates
 from shotclock.plan.stages import ENCODER_FLOPS_PER_BYTE
-from shotclock.weights.checkpoint import Header
+from shotclock.render import exact_tiles
+from shotclock.render.given import UPSCALER
+from shotclock.request import Request
+from shotclock.weights.checkpoint import CheckpointHeaders, Header, Kind, identify
+from shotclock.weights.diffusion_vae import diffusion_decoder
+from shotclock.weights.fp8 import quantised_bytes
+from shotclock.weights.lora import fuse_bytes
 from shotclock.weights.stream import page_locked
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -133,3 +141,32 @@ def copy_sample(device: torch.device) -> PhaseSample:
     return PhaseSample(
         phase=COPY, units=float(COPY_BYTES), seconds=min(times[1:]), run=f"copy {datetime.now(UTC):%Y-%m-%d}"
     )
+
+
+def adapted(needs: Needs, request: Request, headers: CheckpointHeaders, others: Mapping[str, int]) -> Needs:
+    """With what the request adds: LoRAs that are fused, float8, an upscaler; ``others`` are bytes of files by role.
+
+    Float8 is made where all blocks are: nothing of it streams.
+    """
+    fuses = bool(request.loras or request.distilled_lora)
+    weights = replace(
+        needs.weights,
+        fuse_bytes=fuse_bytes(headers.transformer) if fuses else 0,
+        upscaler_bytes=others.get(UPSCALER, 0) * needs.element_bytes // 2,  # the file is in bfloat16
+    )
+    if request.quantise is not None:
+        weights = replace(
+            weights,
+            unquantised_bytes=weights.transformer_bytes,
+            transformer_bytes=quantised_bytes(headers.transformer),
+            block_bytes=0,
+        )
+    return replace(needs, adapts=fuses, weights=weights)
+
+
+def noise_counter(header: Header) -> Callable[[Geometry], int]:
+    """Bytes of noise and pictures that a decode of any clip holds on the host; the conv decoder draws none."""
+    if identify(header) is not Kind.VIDEO_VAE_DIFFUSION:
+        return lambda _: 0
+    config = diffusion_decoder(header).config
+    return lambda geometry: exact_tiles.host_bytes(None, geometry, config=config)

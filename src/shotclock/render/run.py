@@ -5,15 +5,11 @@ Everything that can be refused is refused here, before the run folder is made an
 
 from __future__ import annotations
 
-import secrets
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -30,10 +26,10 @@ from shotclock.plan.pricing import Scope
 from shotclock.plan.spread import WISHES
 from shotclock.recipes import all_passes
 from shotclock.render.again import planned_for, render_or_smaller
-from shotclock.render.ahead import Machine, Window, cached_shares, look_ahead, read_room
+from shotclock.render.ahead import Machine, Window, look_ahead, read_room
+from shotclock.render.begins import first_line
 from shotclock.render.capacity import parse_bytes
 from shotclock.render.crew import Crew
-from shotclock.render.diffusion_decode import attention_for, attention_name
 from shotclock.render.finish import decode_draft
 from shotclock.render.given import gather_again, keep_media
 from shotclock.render.job import Job, Judge, Outcome, Times
@@ -320,6 +316,7 @@ def expect(
         scope=scope,
         window=Window(lease=terms.lease, began_s=times.began_s, now_s=times.clock(), leases=terms.leases),
         home=home,
+        others={role: file.bytes for role, file in plan.files.items()},
         pinned_config=plan.pinned_config,
     )
 
@@ -353,48 +350,3 @@ def passes_done(request: Request, plan: Plan, run: RunDir | None) -> int:
     steps = sum(len(step) for step in every[: found.state.step])
     begun = every[found.state.step] if found.state.legs else ()
     return steps + sum(set(launch.legs) <= set(found.state.legs) for launch in begun)
-
-
-def first_line(said: str, job: Job) -> dict[str, Any]:
-    """The first line of an attempt: everything that reproduces the run."""
-    earlier = sum(line.get("event") == "RunBegins" for line in logged(job.run))
-    found = newest_snapshot(job.run) if earlier else None
-    plan, lease = job.plan, job.lease
-    return {
-        "event": "RunBegins",
-        "run_id": new_id(),
-        "attempt": earlier + 1,
-        "resumed_from": found.name if found else None,
-        "command": said,
-        "version": __version__,
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "device": plan.device,
-        "ranks": [plan.device] * plan.gpus,
-        "split": plan.split,
-        "dtype": plan.dtype,
-        "decoder": job.request.decoder,
-        "decoder_attention": decoder_attention(job),
-        "law_key": job.foreseen.law_key.model_dump(mode="json"),
-        "lease": {"source": lease.source, "end": lease.sources[0].end.isoformat() if lease.sources else None},
-        "cached_shares": cached_shares(job.headers),
-        "legs_per_pass": job.asked.legs_per_pass,
-        "placement": None if (placed := job.foreseen.placement) is None else placed.model_dump(mode="json"),
-        "smaller": job.smaller,
-        "request_sha256": plan.request_sha256,
-        "sigmas_sha256": plan.sigmas_sha256,
-        "files": {name: file.model_dump() for name, file in plan.files.items()},
-        "utc": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def new_id() -> str:
-    """Of an attempt: its UTC second and six random digits, so that two that begin together are two."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-
-
-def decoder_attention(job: Job) -> str | None:
-    """How the diffusion decoder attends on this device: part of the pictures' numerics, not of the latents'."""
-    if job.request.decoder != "diffusion":
-        return None
-    return attention_name(attention_for(job.device, job.dtype))

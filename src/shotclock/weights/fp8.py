@@ -8,11 +8,13 @@ from __future__ import annotations
 import torch
 
 from shotclock.errors import CheckpointError, RequestError
-from shotclock.model.quantise import Quantised, device_product, quantise_in_place
+from shotclock.model.quantise import LEFT, MULTIPLE, Quantised, device_product, quantise_in_place
 from shotclock.model.transformer import Transformer
 from shotclock.weights.header import Header
 
 FP8 = "fp8"  # the word of ``--quantise``
+BLOCKS, CONNECTOR = ".transformer_blocks.", "embeddings_connector."
+SCALE_BYTES = 4
 FP8_CAPABILITY = (8, 9)  # Ada; Hopper and Blackwell follow
 QUANTISATION = "fp8 e4m3 rowwise"  # as law keys and numerics call it
 
@@ -56,6 +58,22 @@ def require_quantisable(header: Header) -> None:
             allowed="a bf16 file: quantising twice adds one error to another",
             way_out="use the bf16 file, or leave --quantise out",
         )
+
+
+def quantised_bytes(header: Header) -> int:
+    """What a transformer file's tensors take once :func:`to_fp8` has run, connectors left out; reads the header only.
+
+    A weight of a quantised layer has a byte an element and a float32 scale a row.
+    """
+    held = 0
+    for key, entry in header.tensors.items():
+        if CONNECTOR in key:
+            continue
+        layer = key.removesuffix(".weight")
+        matrix = BLOCKS in key and key.endswith(".weight") and len(entry.shape) == 2
+        fits = matrix and not layer.endswith(LEFT) and all(side % MULTIPLE == 0 for side in entry.shape)
+        held += entry.elements + SCALE_BYTES * entry.shape[0] if fits else entry.end - entry.start
+    return held
 
 
 def to_fp8(transformer: Transformer, header: Header, device: torch.device) -> Quantised:

@@ -37,6 +37,8 @@ CONNECTOR = "_embeddings_connector."
 MAX_STRENGTH = 10.0
 LEAST_SHARE = 0.5  # of a file's pairs that must find their layer: fewer is another model's (users.md row 76)
 PAIRS_AT_ONCE = 16  # layers widened to float32 together: about 1 GB at the released widths
+MAX_RANK = 450  # of the distilled LoRA, the largest that is published (ltx25.md section 2)
+FLOAT_BYTES = 4
 NAMED = 3
 
 
@@ -114,6 +116,22 @@ def read_lora(path: Path, strength: float, transformer: Header) -> Lora:
         whole=whole,
         warnings=tuple(_warnings(header, transformer, unmatched)),
     )
+
+
+def fuse_bytes(transformer: Header) -> int:
+    """Most bytes that :func:`fuse` holds beside the weights, if every layer has a pair of rank up to :data:`MAX_RANK`.
+
+    The layers of one part widened to float32, their matrices, and one delta with its scaled copy.
+    """
+    layers = sorted(key for key in transformer.tensors if _is_linear(key) and CONNECTOR not in key)
+    shapes = [transformer.tensors[key].shape for key in layers]
+    widest = 0
+    for start in range(0, len(shapes), PAIRS_AT_ONCE):
+        part = shapes[start : start + PAIRS_AT_ONCE]
+        elements = [math.prod(shape) for shape in part]
+        matrices = sum(min(MAX_RANK, *shape) * sum(shape) for shape in part)
+        widest = max(widest, sum(elements) + matrices + 2 * max(elements))
+    return FLOAT_BYTES * widest
 
 
 def fuse(module: nn.Module, loras: Sequence[Lora], device: torch.device) -> int:
