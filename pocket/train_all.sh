@@ -6,7 +6,8 @@
 #   dit    a part of the transformer's training, from the state in RESUME where it is set; SOUND=N trains the vocoder
 #          beside it for N seconds, on the second GPU where there is one
 # MODELS=DIR holds the autoencoder files (default OUT), RESUME=DIR what an earlier part left, DIT="options" go to
-# pocket.train_dit. Afterwards `python -m pocket.export --state OUT --out DIR` makes the transformer's files.
+# pocket.train_dit, which are one option each. `all` runs the three one after another and makes the files; after parts,
+# `python -m pocket.export --state OUT --out DIR` makes those of the transformer.
 set -u
 stage=$1 out=$2 seconds=$3 python=${4:-python3}
 mkdir -p "$out"
@@ -55,7 +56,7 @@ dit) beside=
     dit || status=1
     [ -n "$beside" ] && { wait "$beside" || status=1; }
     gather dit ;;
-all) autoencoders && dit && "$python" -m pocket.export --state "$out" --out "$out" || status=1 ;;
+all) autoencoders && sound "$seconds" && dit && "$python" -m pocket.export --state "$out" --out "$out" || status=1 ;;
 *) echo "stage is vae, sound, dit or all, not $stage" >&2; exit 2 ;;
 esac
 ls -l "$out"
