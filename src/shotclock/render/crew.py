@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -17,11 +18,13 @@ from torch import Tensor
 from shotclock.device import limit, release
 from shotclock.errors import RenderStopped
 from shotclock.events import PassBegins, PassEnds, State
+from shotclock.guidance import LegName
 from shotclock.latents import Latents
 from shotclock.model.attention import attention_backends
 from shotclock.model.parallel import spread
 from shotclock.model.split import Split
 from shotclock.model.transformer import Model, Transformer
+from shotclock.plan.estimate import Estimate
 from shotclock.plan.placement import Placement
 from shotclock.recipes import Stage
 from shotclock.render.denoise import denoise, prepare
@@ -34,7 +37,9 @@ from shotclock.render.together import hear, joined, lost, tell, wait_for_all
 from shotclock.weights.checkpoint import CheckpointHeaders
 from shotclock.weights.load import Progress
 
-FIRST_PASS_S = 1800.0  # of a process: kernels are chosen, NCCL finds its links, and nothing was timed yet
+FIRST_PASS_S = 1800.0  # of its kind, without a law: kernels are chosen, NCCL finds its links, nothing was timed yet
+FIRST_RATIO = 10.0  # with one: a first pass over a warm one (users.md, row 15)
+MEETING_S = 600.0  # until all ranks are there: they import the same from the same disk
 LATE_RATIO, LATE_S = 1.5, 40.0  # a pass is late after so many times the longest one before it and these seconds
 CPU = torch.device("cpu")
 
@@ -86,36 +91,47 @@ class Go:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Nothing is left to do."""
+    """Nothing is left to do; ``together`` says whether rank 0 waits for the others to take it in."""
+
+    together: bool
 
 
 class Crew:
-    """Of rank 0: the other ranks of its render. Entering waits until all have joined."""
+    """Of rank 0: the other ranks of its render. Entering waits until all have joined.
 
-    def __init__(self, seat: Seat, device: torch.device) -> None:
+    ``law`` is what the plan expects of warm passes by kind.
+    """
+
+    def __init__(self, seat: Seat, device: torch.device, law: Mapping[str, Estimate]) -> None:
         self.seat = seat
+        self._first_s = first_pass_s(law)
         self._joined = joined(seat, device_of(seat, device.type))
         self._here = False
-        self._longest_s: float | None = None
+        self._begun = 0
+        self._longest_s: dict[tuple[LegName, ...], float] = {}
 
     def __enter__(self) -> Crew:
         self.seat.end_with_starter()
         self.seat.beat()
-        self.seat.say("meeting the others", number=0, within_s=None)
+        self.seat.say("meeting the others", number=0, within_s=MEETING_S)
         self._joined.__enter__()
         self._here = True
         self.seat.say("work before the first pass", number=0, within_s=None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None or isinstance(error, RenderStopped):
+        if error is None:
             self.part()
+        elif isinstance(error, RenderStopped) and self._here:  # a lease may end while the others still load
+            self.seat.part()
+            tell(End(together=False))
 
     def part(self) -> None:
         """The others have done their part and end; between passes only, where they listen."""
         if self._here:
             self._here = False
-            tell(End())
+            self.seat.say("parting from the others", number=self._begun, within_s=LATE_S)
+            tell(End(together=True))
             wait_for_all()
             self.seat.part()
             self._joined.__exit__(None, None, None)
@@ -126,6 +142,7 @@ class Crew:
 
     def begin(self, model: Model, begin: Begin) -> Model:
         """The others begin ``begin`` too; this rank's part of the model."""
+        self._longest_s = {}  # another stage may have other tokens
         latents = begin.latents.to(CPU, begin.latents.video.tokens.dtype)
         state = placed(begin.state, latents.video.tokens)
         state = replace(state, carried={name: value.cpu() for name, value in state.carried.items()})
@@ -136,13 +153,20 @@ class Crew:
     def heed(self, tick: Tick) -> None:
         """A pass that was announced, and that nobody stopped, is launched by all; how long one took bounds the next."""
         match tick.event:
-            case PassBegins(index=index):
-                late_s = FIRST_PASS_S if self._longest_s is None else LATE_RATIO * self._longest_s + LATE_S
+            case PassBegins(index=index, legs=legs):
+                self._begun, longest_s = index, self._longest_s.get(legs)
+                late_s = self._first_s if longest_s is None else LATE_RATIO * longest_s + LATE_S
                 self.seat.say(f"pass {index}", number=index, within_s=late_s)
                 tell(Go())
-            case PassEnds(index=index):
-                self._longest_s = max(tick.last_s or 0.0, self._longest_s or 0.0)
+            case PassEnds(index=index, legs=legs):
+                self._longest_s[legs] = max(tick.last_s or 0.0, self._longest_s.get(legs, 0.0))
                 self.seat.say(f"the boundary after pass {index}", number=index, within_s=None)
+
+
+def first_pass_s(law: Mapping[str, Estimate]) -> float:
+    """After how many seconds the first pass of a kind is late."""
+    longest_s = max((one.high_s for one in law.values()), default=None)
+    return FIRST_PASS_S if longest_s is None else FIRST_RATIO * longest_s + LATE_S
 
 
 def device_of(seat: Seat, kind: str) -> torch.device:
@@ -163,15 +187,15 @@ def follow(seat: Seat, kind: str) -> None:
     device = device_of(seat, kind)
     try:
         with joined(seat, device), torch.inference_mode(), attention_backends():
-            _follow(seat, device)
-            wait_for_all()
+            if _follow(seat, device).together:
+                wait_for_all()
     except RuntimeError as error:
         if (ours := lost(seat, error)) is None:
             raise
         raise ours from error
 
 
-def _follow(seat: Seat, device: torch.device) -> None:
+def _follow(seat: Seat, device: torch.device) -> End:
     transformer: Transformer | None = None
     seat.say("work before the first pass", number=0, within_s=None)
     while not isinstance(word := hear(), End):
@@ -184,12 +208,13 @@ def _follow(seat: Seat, device: torch.device) -> None:
             transformer = word.transformer(device)
         else:
             assert isinstance(word, Begin) and transformer is not None, f"told {type(word).__name__}"
-            if not _stage(seat, device, transformer, word):
-                return
+            if (end := _stage(seat, device, transformer, word)) is not None:
+                return end
+    return word
 
 
-def _stage(seat: Seat, device: torch.device, transformer: Transformer, begin: Begin) -> bool:
-    """Run what is left of a stage; False where all end before it does."""
+def _stage(seat: Seat, device: torch.device, transformer: Transformer, begin: Begin) -> End | None:
+    """Run what is left of a stage; the word that ended it before."""
     seat.say("the beginning of a stage", number=begin.passes_before, within_s=None)
     latents = begin.latents.to(device, transformer.dtype)
     contexts = begin.contexts[0].to(device), begin.contexts[1].to(device)
@@ -200,7 +225,7 @@ def _stage(seat: Seat, device: torch.device, transformer: Transformer, begin: Be
         event = to_render(one, stage, begin.passes_before, begin.steps)
         if isinstance(event, PassBegins):
             seat.say(f"the boundary before pass {event.index}", number=event.index - 1, within_s=None)
-            if isinstance(hear(), End):
-                return False
+            if isinstance(word := hear(), End):
+                return word
             seat.say(f"pass {event.index}", number=event.index, within_s=None)
-    return True
+    return None

@@ -270,7 +270,7 @@ def begin(
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
             listeners.append(_listener(job.plan, console, stack))
         if seat is not None:
-            job = replace(job, crew=stack.enter_context(Crew(seat, job.device)))
+            job = replace(job, crew=stack.enter_context(Crew(seat, job.device, job.foreseen.law)))
         return render(job, times=times, first_line=first_line(said, job), listeners=listeners)
 
 
