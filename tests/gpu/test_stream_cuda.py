@@ -12,7 +12,7 @@ from shotclock.geometry import Geometry
 from shotclock.model.config import transformer_config
 from shotclock.model.transformer import Kept
 from shotclock.weights.released import PINNED_25_CONFIG
-from shotclock.weights.stream import copies_to, stream
+from shotclock.weights.stream import copies_to, lend, stream
 
 pytestmark = pytest.mark.gpu
 BLOCKS = 6
@@ -44,3 +44,15 @@ def test_streamed_is_resident_bit_for_bit(resident: int, from_file: bool) -> Non
         stream(model, device, copies_to(device), resident=resident, from_file=from_file)
         for ours, theirs in zip(found(), expected, strict=True):
             assert torch.equal(ours, theirs)
+
+
+def test_a_lent_layer_computes_on_the_device_and_goes_home() -> None:
+    """Weights on the host come for the forward, as a text encoder's layers do, and give the bits of resident ones."""
+    device = torch.device("cuda")
+    layer = torch.nn.Linear(512, 512, dtype=torch.bfloat16).requires_grad_(False)
+    x = torch.randn(64, 512, device=device, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        expected = torch.nn.functional.linear(x, layer.weight.to(device), layer.bias.to(device))
+        lend([layer], device, torch.bfloat16)
+        assert torch.equal(layer(x), expected)
+    assert layer.weight.device.type == "cpu"
