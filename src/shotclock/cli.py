@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from shotclock.record.report_command import report
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from shotclock.geometry import Geometry
     from shotclock.govern.meter import Reading
     from shotclock.lease import Lease
     from shotclock.record.status import Status
@@ -675,16 +676,41 @@ app.command()(_as_render(plan, plot=(Annotated[Path | None, typer.Option(help="D
 
 @app.command()
 def fit(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders of one device, build and model.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders of one device, build and model.")] = None,
     check_shapes: Annotated[
-        bool, typer.Option("--check-shapes", help="Compare tall, wide and long clips of equal tokens.")
+        bool, typer.Option("--check-shapes", help="Compare tall, wide and long clips of equal tokens; no run: here.")
     ] = False,
+    size: Annotated[
+        str | None, typer.Option(help="WIDTHxHEIGHTxFRAMES whose tokens they have.", show_default="by models")
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(help="Folder with the files, or tiny.", show_default="random weights on a GPU, tiny on a CPU"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:1 or cpu.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16 or float32.", show_default="by device")] = None,
+    legs_per_pass: Annotated[int, typer.Option(help="Legs in one launch, 1 to 4: a law belongs to it.")] = 4,
+    pinned_config: Annotated[bool, typer.Option(help="Use the released 2.5 config for a file without one.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make finished or broken runs into a cost law and rates, which later plans use."""
-    from shotclock.record.laws import fit_and_keep
+    from shotclock.record.laws import fit_and_keep, measured_shapes
 
-    kept = fit_and_keep(runs, home(), shapes=check_shapes)
+    if runs:
+        kept = fit_and_keep(runs, home(), shapes=check_shapes)
+    elif check_shapes:
+        from shotclock.record.fit import Measured
+        from shotclock.render.measure_shapes import ShapesAsked, default_size, measure_shapes
+
+        asked = ShapesAsked(models, device, dtype, legs_per_pass, pinned_config)
+
+        def measure(clips: Sequence[Geometry]) -> Measured:
+            found = measure_shapes(asked, clips, home=home(), say=lambda line: stderr.print(line, highlight=False))
+            return Measured(timings=found.timings, rates=found.rates)
+
+        kept = measured_shapes(measure, size or default_size(asked), home())
+    else:
+        raise RequestError("fit without a run", allowed="run folders, or --check-shapes", way_out="shotclock fit RUN")
     typer.echo(json.dumps(kept.to_json(), sort_keys=True) if as_json else "\n".join(kept.lines()))
 
 

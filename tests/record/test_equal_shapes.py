@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shotclock.errors import RequestError
 from shotclock.geometry import Geometry
 from shotclock.plan.law import LawKey, Sample, Timings
-from shotclock.record.shapes import check_shapes, equal_shapes, shape_lines
+from shotclock.record.shapes import check_shapes, equal_shapes, shape_lines, shapes_of
 
 BASE = Geometry(width=768, height=448, frames=25, fps=Fraction(24))
 KEY = LawKey(
@@ -77,13 +78,14 @@ def test_shapes_that_cost_alike_uphold_the_claim_with_its_error() -> None:
     assert (group.holds, group.video_tokens) == (True, 1344)
     assert group.error == pytest.approx(0.018)
     assert shape_lines(groups)[-1] == "only the token count matters: holds within 1.8%"
-    assert "384x896, 25 frames at 24 10.18 s" in shape_lines(groups)[0]
+    assert "384x896, 25 frames at 24 (26 audio tokens) 10.18 s" in shape_lines(groups)[0]
+    assert group.alike == group.error
 
 
 def test_a_shape_that_costs_more_withdraws_the_claim() -> None:
     """A long clip 12 % dearer than passes of one shape differ."""
     groups = check_shapes(timings({"base": (10.0, 10.1, 9.9), "long": (11.2,) * 3}))
-    assert not groups[0].holds
+    assert not groups[0].holds and groups[0].alike is None  # the long one has more audio tokens
     assert shape_lines(groups)[-1] == (
         "only the token count matters: withdrawn, shapes of 1,344 video tokens differ by 12.0%"
     )
@@ -94,6 +96,16 @@ def test_differences_within_the_spread_of_one_shape_are_noise() -> None:
     (group,) = check_shapes(timings({"base": (9.0, 10.0, 10.5), "tall": (10.8,) * 3}))
     assert group.error == pytest.approx(0.08)
     assert group.holds
+    assert shape_lines((group,))[-1] == (
+        "only the token count matters: not told here, shapes differ by 8.0%, passes of one shape by 13.5%"
+    )
+
+
+@pytest.mark.parametrize("size", ["32x32x1", "768x448", "768x448x25x3", "axbxc", "-64x64x9"])
+def test_a_size_without_another_shape_is_refused(size: str) -> None:
+    """And what is no size."""
+    with pytest.raises(RequestError):
+        shapes_of(size)
 
 
 def test_without_two_shapes_nothing_is_claimed() -> None:

@@ -184,3 +184,21 @@ def test_a_plan_uses_what_was_calibrated_and_a_run_joins_it(
     refused = shotclock("plan", "a red circle", "--lease=2.5s", "--json", "--quiet", *LONG, home=home)
     assert refused.returncode == 3, refused.stderr
     assert not json.loads(refused.stdout.splitlines()[-1])["accepted"]
+
+
+def test_shapes_are_measured_where_no_run_is_given(tmp_path: Path) -> None:
+    """Each twice, there and back; both kinds of tokens are told, and what follows is of these passes alone."""
+    home = tmp_path / "home"
+    done = shotclock("fit", "--check-shapes", "--models=tiny", "--device=cpu", "--size=128x64x9", "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    group, said = document["shapes"]
+    assert all(part in group for part in ("128x64, 9 frames", "64x128, 9 frames", "16 video tokens", "audio tokens"))
+    assert said.startswith("only the token count matters: ")
+    (law,) = (home / "laws").glob("*.json")
+    samples = json.loads(law.read_text())["samples"]
+    half = len(samples) // 2
+    order = [sample["geometry"] for sample in samples]
+    assert half >= 2 and order[half:] == order[:half][::-1] and all(len(sample["pass_s"]) > 1 for sample in samples)
+    refused = shotclock("fit", home=home)
+    assert refused.returncode == 2 and "--check-shapes" in refused.stderr

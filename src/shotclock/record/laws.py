@@ -5,18 +5,19 @@ The raw passes are kept even where they are too few for a law.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shotclock.errors import RequestError
+from shotclock.geometry import Geometry
 from shotclock.plan.estimate import Estimate
 from shotclock.plan.law import Curve, Law, Timings, fit_law
 from shotclock.plan.rate import Rates, fixed_and_rate
 from shotclock.plan.store import keep_rates, keep_timings
 from shotclock.record.fit import Measured, fit_runs
-from shotclock.record.shapes import check_shapes, shape_lines
+from shotclock.record.shapes import check_shapes, shape_lines, shapes_of
 from shotclock.rundir import RunDir
 
 
@@ -66,6 +67,13 @@ class Kept:
 def fit_and_keep(runs: Sequence[Path], home: Path, *, shapes: bool) -> Kept:
     """Merge the runs into what is known of their key below ``home``; raises as :func:`fit_runs` does."""
     return keep(fit_runs([RunDir(path) for path in runs]), home, shapes=shapes)
+
+
+def measured_shapes(measure: Callable[[Sequence[Geometry]], Measured], size: str, home: Path) -> Kept:
+    """Time clips of the tokens of ``size`` and join them to the law; what is said of shapes is of these alone."""
+    found = measure(shapes_of(size))
+    kept = keep(found, home, shapes=False)
+    return replace(kept, shapes=tuple(shape_lines(check_shapes(found.timings))))
 
 
 def keep(measured: Measured, home: Path, *, shapes: bool) -> Kept:

@@ -6,10 +6,12 @@ Pure: picks shapes and judges measured samples. The claim is printed with its er
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
+from shotclock.errors import RequestError
 from shotclock.geometry import SPACE_SCALE, TIME_SCALE, Geometry
 from shotclock.plan.law import Sample, Timings, spread
 
@@ -19,12 +21,24 @@ STRETCH = 4  # a tall or wide clip is up to this many times as long in one direc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeGroup:
-    """Clips of one kind of pass with equal video tokens: seconds by geometry, and the largest spread among them."""
+    """Clips of one kind of pass with equal video tokens: seconds by geometry, and the largest spread among them.
+
+    ``audio_tokens`` by geometry: a longer clip has more, which is no matter of its shape.
+    """
 
     kind: str
     video_tokens: int
     seconds: Mapping[str, float]
     spread_ratio: float
+    audio_tokens: Mapping[str, int]
+
+    @property
+    def alike(self) -> float | None:
+        """The error among the shapes that most share their audio tokens with; None where no two do."""
+        counted = Counter(self.audio_tokens.values())
+        tokens, shapes = counted.most_common(1)[0]
+        seconds = [self.seconds[name] for name, audio in self.audio_tokens.items() if audio == tokens]
+        return max(seconds) / min(seconds) - 1 if shapes > 1 else None
 
     @property
     def error(self) -> float:
@@ -38,8 +52,12 @@ class ShapeGroup:
 
     def line(self) -> str:
         """Each shape with its seconds."""
-        shapes = ", ".join(f"{geometry} {seconds:.4g} s" for geometry, seconds in self.seconds.items())
-        return f"{self.kind}, {self.video_tokens:,} video tokens: {shapes}: differ by {self.error:.1%}"
+        shapes = ", ".join(
+            f"{geometry} ({self.audio_tokens[geometry]:,} audio tokens) {seconds:.4g} s"
+            for geometry, seconds in self.seconds.items()
+        )
+        among = "" if self.alike is None else f", those of equal audio tokens by {self.alike:.1%}"
+        return f"{self.kind}, {self.video_tokens:,} video tokens: {shapes}: differ by {self.error:.1%}{among}"
 
 
 def check_shapes(timings: Timings) -> tuple[ShapeGroup, ...]:
@@ -56,7 +74,16 @@ def check_shapes(timings: Timings) -> tuple[ShapeGroup, ...]:
         if len(passes) > 1:
             medians = {geometry: statistics.median(seconds) for geometry, seconds in sorted(passes.items())}
             widest = max(spread(seconds) for seconds in passes.values())
-            groups.append(ShapeGroup(kind=kind, video_tokens=tokens, seconds=medians, spread_ratio=widest))
+            audio = {sample.geometry: sample.audio_tokens for sample in samples}
+            groups.append(
+                ShapeGroup(
+                    kind=kind,
+                    video_tokens=tokens,
+                    seconds=medians,
+                    spread_ratio=widest,
+                    audio_tokens={geometry: audio[geometry] for geometry in medians},
+                )
+            )
     return tuple(groups)
 
 
@@ -65,8 +92,12 @@ def shape_lines(groups: tuple[ShapeGroup, ...]) -> list[str]:
     if not groups:
         return ["only the token count matters: not checked, no two shapes of equal tokens were measured"]
     worst = max(groups, key=lambda group: group.error)
-    if all(group.holds for group in groups):
+    if all(group.error <= TOLERANCE for group in groups):
         verdict = f"holds within {worst.error:.1%}"
+    elif all(group.holds for group in groups):
+        verdict = (
+            f"not told here, shapes differ by {worst.error:.1%} and passes of one shape by {worst.spread_ratio:.1%}"
+        )
     else:
         verdict = f"withdrawn, shapes of {worst.video_tokens:,} video tokens differ by {worst.error:.1%}"
     return [*(group.line() for group in groups), f"only the token count matters: {verdict}"]
@@ -87,6 +118,20 @@ def equal_shapes(base: Geometry) -> dict[str, Geometry]:
         rows = max(rows for rows in range(1, smaller + 1) if not smaller % rows and rows * rows <= smaller)
         found["long"] = _clip(base, STRETCH * base.latent_frames, rows, smaller // rows)
     return {name: clip for name, clip in found.items() if name == "base" or clip != base}
+
+
+def shapes_of(size: str) -> tuple[Geometry, ...]:
+    """Clips of the tokens of ``WIDTHxHEIGHTxFRAMES``; raises :class:`RequestError` where there are no two."""
+    parts = size.split("x")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise RequestError(f"size {size[:40]!r}", allowed="WIDTHxHEIGHTxFRAMES", way_out="write it like 768x448x25")
+    width, height, frames = (int(part[:9]) for part in parts)
+    clips = tuple(equal_shapes(Geometry(width=width, height=height, frames=frames, fps=Fraction(24))).values())
+    if len(clips) < 2:
+        raise RequestError(
+            f"{size} has no other shape of its tokens", allowed="sides whose product divides", way_out="try 768x448x25"
+        )
+    return clips
 
 
 def _clip(base: Geometry, latent_frames: int, rows: int, columns: int) -> Geometry:
