@@ -20,7 +20,7 @@ from shotclock.plan.placement import Placement
 from shotclock.record.derive import Context, derive
 from shotclock.record.folder import read_folder
 from shotclock.record.machine import Machine
-from shotclock.render import pipeline, sample
+from shotclock.render import crew, pipeline, sample
 from shotclock.render.capacity import parse_bytes
 from shotclock.render.identity import Identity
 from shotclock.render.run import resume, start
@@ -115,14 +115,14 @@ def test_a_streamed_render_has_the_bits_and_the_fingerprint_of_a_resident_one(
     home: Path, wide: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three blocks within the cap, the others from the file; another law, the same snapshots, resumed either way."""
-    real, streamed = sample.load_fused, []
+    real, streamed = crew.load_fused, []
 
     def load(*arguments: Any, **options: Any) -> Transformer:
         transformer = real(*arguments, **options)
         streamed.append(sum(isinstance(block, StreamedBlock) for block in transformer.transformer_blocks))
         return transformer
 
-    monkeypatch.setattr(sample, "load_fused", load)
+    monkeypatch.setattr(crew, "load_fused", load)
     begins = render(tmp_path / "run", home, wide, memory=f"{PROCESS + 45_000_000}")
     placed = begins["placement"]
     assert (placed["resident"], placed["streamed"], placed["source"]) == (3, 7, "file")
