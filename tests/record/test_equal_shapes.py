@@ -97,7 +97,7 @@ def test_differences_within_the_spread_of_one_shape_are_noise() -> None:
     assert group.error == pytest.approx(0.08)
     assert group.holds
     assert shape_lines((group,))[-1] == (
-        "only the token count matters: not told here, shapes differ by 8.0%, passes of one shape by 13.5%"
+        "only the token count matters: not told here, shapes differ by 8.0% and passes of one shape by 13.5%"
     )
 
 
