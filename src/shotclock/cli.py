@@ -26,7 +26,7 @@ from rich.console import Console
 
 from shotclock import __version__
 from shotclock.bench.command import bench
-from shotclock.errors import EXIT_VERDICT, RenderFailed, RequestError, ShotclockError, unreachable
+from shotclock.errors import EXIT_VERDICT, DoesNotFit, RenderFailed, RequestError, ShotclockError, unreachable
 from shotclock.profile.command import profile
 from shotclock.record.command import Question
 from shotclock.record.command import app as records
@@ -655,7 +655,10 @@ def plan(**options: Any) -> None:
         found.draw(plot)
     if as_json:
         typer.echo(json.dumps(found.to_json(), sort_keys=True))
-    found.forecast.require()
+    try:
+        found.forecast.require()
+    except DoesNotFit as refused:
+        fail(refused, as_json=False)  # the document that was asked for is the last line already
 
 
 def _as_render(command: Callable[..., None], **more: tuple[object, object]) -> Callable[..., None]:
