@@ -40,7 +40,7 @@ def free_bytes(device: torch.device) -> int:
         return int(psutil.virtual_memory().available)
     free, total = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_allocated(device)
-    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    allowed = torch.cuda.get_per_process_memory_fraction(_index(device)) * total
     return int(min(free + torch.cuda.memory_reserved(device), allowed) - held)
 
 
@@ -48,7 +48,12 @@ def limit(device: torch.device, cap_bytes: int | None) -> None:
     """Let torch's allocator hold no more than ``cap_bytes`` on a CUDA device; elsewhere the plan alone keeps to it."""
     if device.type == "cuda" and cap_bytes is not None:
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(cap_bytes / total, 1.0), device)
+        torch.cuda.set_per_process_memory_fraction(min(cap_bytes / total, 1.0), _index(device))
+
+
+def _index(device: torch.device) -> int:
+    """Number of a CUDA device; these two functions of torch take no ``cuda`` without one."""
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def peak_bytes(device: torch.device) -> int:
