@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shotclock.errors import DoesNotFit
 from shotclock.geometry import Geometry
 from shotclock.plan.estimate import Estimate, around, exactly, floor_of, total
+from shotclock.plan.law import AUDIO_WEIGHT
 from shotclock.plan.ledger import Basis, Fit, Ledger, Row, default_reserve_s
 from shotclock.plan.reach import Rung, candidates, search, split
 
@@ -128,12 +129,12 @@ def test_memory_refuses_too() -> None:
     rows=st.integers(2, 16),
     latents=st.integers(1, 12),
     room_s=st.floats(1.0, 20_000.0),
-    audio_s=st.floats(0.0, 5.0),
+    audio_s=st.floats(0.0, 2 * AUDIO_WEIGHT),
 )
 def test_halving_finds_what_pricing_every_candidate_finds(
     columns: int, rows: int, latents: int, room_s: float, audio_s: float
 ) -> None:
-    """Costs that grow with tokens and, a little, with the sound."""
+    """Costs that grow with tokens and, up to twice as much as it weighs, with the sound."""
     wish = clip(32 * columns, 32 * rows, 8 * latents + 1)
 
     def cost(geometry: Geometry) -> Ledger:

@@ -5,6 +5,7 @@ Searches geometries and sums durations; what a geometry costs, and whether memor
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from shotclock.plan.ledger import DENOISE, Fit, Ledger
 
 ASPECT_TOLERANCE = 0.02  # width over height may differ by this share from the wished one
 MARGIN = 1.5  # times the tokens at the border: from there on every candidate is priced
+FEW = 64  # candidates: all are priced
 NEAREST_REJECTED = 3  # rungs just above the largest that fits, shown with their arithmetic
 
 Price = Callable[[Geometry], Ledger]
@@ -122,7 +124,7 @@ def search(wish: Geometry, price: Price, refuses: Refuses, legal: Callable[[Geom
     """The largest candidate that fits, the next one, and the rungs just above; ``legal`` ones alone are looked at.
 
     Durations and memory grow with the tokens but for a few percent (sound, shapes), so that the border is found by
-    halving and only candidates of up to half as many tokens more are priced one by one.
+    halving and only candidates of up to half as many tokens more are priced one by one. A few are all priced.
     """
     clips = [clip for clip in candidates(wish) if legal(clip)]
     made: dict[Geometry, Rung] = {}
@@ -133,10 +135,12 @@ def search(wish: Geometry, price: Price, refuses: Refuses, legal: Callable[[Geom
         return made[clip]
 
     def first(listed: Sequence[Geometry], good: Callable[[Rung], bool], count: int = 1) -> list[Rung]:
-        border = bisect_left(listed, True, key=lambda clip: good(rung(clip)))
-        if border == len(listed):
-            return []
-        most = MARGIN * listed[border].video_tokens
+        most = math.inf
+        if len(listed) > FEW:
+            border = bisect_left(listed, True, key=lambda clip: good(rung(clip)))
+            if border == len(listed):
+                return []
+            most = MARGIN * listed[border].video_tokens
         near = (rung(clip) for clip in listed if clip.video_tokens <= most)
         return list(islice((one for one in near if good(one)), count))
 
