@@ -115,6 +115,18 @@ def test_a_sound_that_was_given_is_only_judged_for_being_whole(run: Path, base: 
     assert _rules(run, Outcome.FAIL) == {"wav_length"}
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/m/pocket-ltx-2.5-transformer-bf16.safetensors", {"shapes", "note"}), ("/pocket-/ltx-2.5.safetensors", set())],
+)
+def test_a_run_of_the_pocket_model_expects_what_that_model_draws(run: Path, path: str, expected: set[str]) -> None:
+    """The last attempt's transformer says so, by its name alone; a sound that was given comes on top."""
+    _say(run, {"event": "RunBegins", "attempt": 2, "files": {"transformer": {"path": path, "bytes": 1}}})
+    assert read_run(run).expectation.expect == expected
+    _documents(run, GUIDED, sound=SoundGiven(name="a.wav", sha256="0" * 64))
+    assert read_run(run).expectation.expect == expected | {"given"}
+
+
 def test_tile_edges_come_from_the_event_log_as_the_render_computes_them(run: Path) -> None:
     """The boundaries of the render's tiling, written into an event, are the edges that are looked at."""
     span = Span(size=96, overlap=32)

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from shotclock.errors import RequestError
+from shotclock.verify import faults, tones
 from shotclock.verify.bases import PICTURES, Screen
-from shotclock.verify.cases import Kind, file_cases, picture_cases, sound_cases
+from shotclock.verify.cases import Kind, clip_cases, file_cases, picture_cases, sound_cases
+from shotclock.verify.expectation import POCKET_DRAWS, Expectation
+from shotclock.verify.reader import Limits, read_clip
 from shotclock.verify.rules import Outcome
-from shotclock.verify.selftest import Row, free_media, media_base, self_test, synthetic_base
+from shotclock.verify.selftest import POCKET_CLIPS, Row, free_media, media_base, self_test, synthetic_base
+from shotclock.verify.verifier import judge_raw
 
 SCREEN = Screen(width=256, height=160, frames=25)
 FAST_BASE = "mandelbrot"
@@ -28,6 +32,49 @@ def test_controls_are_caught_and_innocent_clips_do_not_fail(tmp_path: Path) -> N
     assert result.is_right, "\n".join(result.lines())
     assert len(result.rows) == len(names)
     assert all(len(row.outcomes) == 1 for row in result.rows)
+
+
+def test_clips_of_the_pocket_model_pass_and_those_of_its_broken_runs_fail(tmp_path: Path) -> None:
+    """All that are shipped, judged as runs of that model are; a zeroed block in the middle is counted, not asked for.
+
+    Whole: one of each of the 8 motions, and one of none. Broken: 4 of every kind.
+    """
+    cases = clip_cases(POCKET_CLIPS)
+    assert {case.name: len(case.clips) for case in cases} == {
+        "pocket": 9,
+        "pocket undenoised": 4,
+        "pocket reversed sigmas": 4,
+        "pocket first block zeroed": 4,
+        "pocket block 4 zeroed": 4,
+    }
+    assert [case.name for case in cases if case.kind is Kind.FAULT and not case.fail_share] == ["pocket block 4 zeroed"]
+    result = self_test(tmp_path, bases=[], controls=[case.name for case in cases])
+    assert result.is_right, "\n".join(result.lines())
+    assert "25 clips as they are" in result.lines()[0]
+
+
+def test_what_pocket_clips_excuse_is_still_asked_of_them() -> None:
+    """A shape that is gone, a grid of tokens, a frozen clip and a sound that dies fail where shapes and a note are due.
+
+    The same numbers without those words are judged as ever: nothing is said of a shape.
+    """
+    path = next(case for case in clip_cases(POCKET_CLIPS) if case.kind is Kind.GOOD).clips[0]
+    frames = read_clip(path, Limits()).frames
+    rng = np.random.default_rng(0)
+    faulty: dict[str, faults.Fault] = {
+        "faint": lambda frames, _: [np.clip(frame // 16 + 40, 0, 255) for frame in frames],
+        "grid32_shapes": faults.token_ramp(4),
+        "frozen": faults.frozen,
+    }
+    asked = Expectation(expect=POCKET_DRAWS)
+    for rule, fault in faulty.items():
+        verdict = judge_raw(fault(frames, rng), None, expectation=asked, name=rule)
+        assert rule in {finding.rule for finding in verdict.broken(Outcome.FAIL)}, verdict.lines()
+    swelling = tones.make(tones.melody, rng, 1.0)
+    swelling.waveform[:] *= np.linspace(0, 1, swelling.waveform.shape[1]) ** 4
+    for expectation, failed in ((asked, True), (Expectation(), False)):
+        rules = {f.rule for f in judge_raw((), swelling, expectation=expectation, name="a").broken(Outcome.FAIL)}
+        assert ("note" in rules) is failed
 
 
 def test_a_verifier_that_passes_everything_is_found_out() -> None:

@@ -19,8 +19,11 @@ EXPECTABLE = {
     "cartoon": "animation on twos or threes: pictures are held, areas are flat",
     "title": "a flat graphic: a title card, a chart, a logo",
     "cut": "hard cuts",
+    "shapes": "solid shapes on a plain ground; a clip without them fails",
+    "note": "one held note; a sound that swells and dies fails",
     "given": "a sound that was given and not made: only that it is whole is judged",
 }
+POCKET_DRAWS = frozenset({"shapes", "note"})  # what the pocket model makes whatever it is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,7 @@ def _still_summary(stills: list[still.FrameNumbers]) -> Numbers:
         "near_uniform_frames": float(sum(numbers.near_uniform for numbers in stills)),
         "luma_mean": float(np.mean([numbers.means[3] for numbers in stills])),
         "range": float(high - low),
+        "contrast": float(np.median([numbers.contrast for numbers in stills])),
         "correlation": _median([numbers.correlation for numbers in textured]),
         "correlation_least": min((numbers.correlation for numbers in textured), default=None),
         "noise_sigma": _median(noise),

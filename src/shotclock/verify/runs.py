@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shotclock.errors import RequestError
 from shotclock.rundir import RunDir, write_aside
-from shotclock.verify.expectation import Expectation
+from shotclock.verify.expectation import POCKET_DRAWS, Expectation
 from shotclock.verify.finite import NonFinite, first_non_finite, stored_tensors
 from shotclock.verify.reader import Limits
 from shotclock.verify.verdict import QUANTISED, Verdict, non_finite_verdict
@@ -30,6 +30,7 @@ MOST_WORD = 40  # characters of a choice
 MOST_LATENTS_BYTES = 1 << 32  # far over a minute of 1080p
 RATE = re.compile(r"\d{1,9}(?:[./]\d{1,9})?")  # "24", "23.976", "24000/1001"; nothing that takes long to parse
 STEREO = 2
+POCKET = "pocket-"  # names of the files of the pocket model begin like this
 DECODES = "decode-video"  # the phase that makes a clip, and ends with an event of its own
 
 
@@ -76,6 +77,27 @@ class _Request(_Read):
     def guides_distilled(self) -> bool:
         """Guidance on a model that was trained to do without."""
         return self.is_distilled and not (self.video.is_off and self.audio.is_off)
+
+
+class _File(_Read):
+    path: str
+
+
+class _Files(_Read):
+    transformer: _File
+
+
+class _Begun(_Read):
+    """The event that begins an attempt."""
+
+    event: Literal["RunBegins"]
+    files: _Files | None = None
+
+    @property
+    def expect(self) -> frozenset[str]:
+        """What the model draws whatever it is asked for."""
+        name = "" if self.files is None else self.files.transformer.path.replace("\\", "/").rsplit("/", 1)[-1]
+        return POCKET_DRAWS if name.startswith(POCKET) else frozenset()
 
 
 class _Decoded(_Read):
@@ -185,7 +207,7 @@ def read_run(path: Path) -> Run:
     request = _parse(_Request, _content(folder.request), folder.request)
     if not RATE.fullmatch(request.fps) or not (fps := _fraction(request.fps)):
         raise _refusal(folder.request, f"has the rate {request.fps[:40]!r}")
-    decoded, stopped = _last_attempt(folder.events)
+    decoded, stopped, drawn = _last_attempt(folder.events)
     return Run(
         folder=folder,
         expectation=Expectation(
@@ -195,7 +217,7 @@ def read_run(path: Path) -> Run:
             height=request.height,
             has_audio=True,
             channels=STEREO,
-            expect=frozenset() if request.sound is None else frozenset({"given"}),
+            expect=drawn if request.sound is None else drawn | {"given"},
             **({} if decoded is None else decoded.asked),
         ),
         lacks_guidance=request.lacks_guidance,
@@ -243,24 +265,26 @@ def _refusal(path: Path, what: str) -> RequestError:
     )
 
 
-def _last_attempt(path: Path) -> tuple[_Decoded | None, _Stopped | None]:
-    """What the last decode said, and the non-finite stop of the last attempt; without an event log nothing is known.
+def _last_attempt(path: Path) -> tuple[_Decoded | None, _Stopped | None, frozenset[str]]:
+    """What the last decode said, the non-finite stop of the last attempt, and what its model draws by design.
 
-    An attempt that only judges decodes nothing: what the decode of the clip said still holds.
+    Without an event log nothing is known. An attempt that only judges decodes nothing: what the decode of the clip
+    said still holds.
     """
     decoded: _Decoded | None = None
     stopped: _Stopped | None = None
+    drawn: frozenset[str] = frozenset()
     for line in _events(path):
         match line.get("event"):
             case "RunBegins":
-                stopped = None
+                stopped, drawn = None, _parse(_Begun, json.dumps(line).encode(), path).expect
             case "PhaseBegins" if line.get("phase") == DECODES:
                 decoded = None
             case "Decoded":
                 decoded = _parse(_Decoded, json.dumps(line).encode(), path)
             case "NonFinite":
                 stopped = _parse(_Stopped, json.dumps(line).encode(), path)
-    return decoded, stopped
+    return decoded, stopped, drawn
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -120,7 +120,7 @@ class SelfTestResult:
         """The table, then detection and false alarms with their n."""
         size = f"{self.screen.width}x{self.screen.height}, {self.screen.frames} frames"
         head = [
-            f"self-test: {len(self.bases)} bases ({', '.join(self.bases)}), {size}",
+            f"self-test: {len(self.bases)} bases ({', '.join(self.bases)}), {size}, {self._clips} clips as they are",
             f"{'kind':5} {'arm':9} {'control':24} {'n':>3} {'FAIL':>5} {'WARN':>5} {'PASS':>5}  needed",
         ]
         return head + [row.line() for row in self.rows] + [self._summary(), self._end()]
@@ -145,6 +145,10 @@ class SelfTestResult:
             f"faults that must fail: {certain} FAIL; faults that mostly fail: {frequent} FAIL; "
             f"good and legitimate: {innocent} FAIL; good: {good} WARN"
         )
+
+    @property
+    def _clips(self) -> int:
+        return sum(len(row.outcomes) for row in self.rows if isinstance(row.case, ClipCase))
 
     def _count(self, rows: Iterable[Row], wanted: Outcome = Outcome.FAIL) -> str:
         outcomes = [outcome for row in rows for outcome in row.outcomes.values()]
@@ -188,7 +192,7 @@ def self_test(
     for row in rows:
         if isinstance(row.case, ClipCase):
             for path in row.case.clips:
-                _note(row, path.stem, judge(path))
+                _note(row, path.stem, judge(path, expectation=Expectation(expect=row.case.expect)))
     return SelfTestResult(bases=tuple(done), screen=screen, rows=tuple(rows))
 
 

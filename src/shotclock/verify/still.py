@@ -30,6 +30,7 @@ class FrameNumbers:
 
     means: Float[np.ndarray, " 4"]  # R, G, B, Y
     flat: bool
+    contrast: float
     near_black: bool
     near_uniform: bool
     correlation: float
@@ -62,6 +63,7 @@ def frame_numbers(frame: Frame, y: Plane) -> FrameNumbers:
     return FrameNumbers(
         means=np.append(means, y_mean),
         flat=bool(stds.max() < FLAT_STD),
+        contrast=float(stds.max()),
         near_black=y_mean < NEAR_BLACK_MEAN,
         near_uniform=y_std < NEAR_UNIFORM_STD,
         correlation=lag1_correlation(y),

@@ -161,7 +161,8 @@ def judge_raw(frames: Frames, sound: Sound | None, *, expectation: Expectation, 
 
 def raw_numbers(frames: Frames, sound: Sound | None, expectation: Expectation) -> Numbers:
     """Numbers of the pixel and audio arms; an arm without frames or samples has none."""
-    numbers: Numbers = {"silence_asked": float("silent" in expectation.expect)}
+    asked = {"silence_asked": "silent", "shapes_asked": "shapes", "note_asked": "note"}
+    numbers: Numbers = {name: float(word in expectation.expect) for name, word in asked.items()}
     if len(frames):
         numbers |= pixel_numbers(frames, expectation)
     if sound is not None:
