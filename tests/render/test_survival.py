@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,3 +225,39 @@ def test_a_second_writer_and_a_folder_without_a_run_are_refused(zygote: Zygote, 
     """One writer a run; a resume needs a run."""
     run = tmp_path / "run"
     assert resume(zygote, run) == 2 and "holds no run" in said(run)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_and_a_read_only_disk_lose_nothing(zygote: Zygote, disk: Path, tmp_path: Path, whole: Path) -> None:
+    """Really filled, then really read-only: each ends with words, and with room again the bits are the same."""
+    run, printed = disk / "run", tmp_path / "printed"
+
+    def again() -> tuple[int, str]:
+        printed.unlink(missing_ok=True)
+        code = zygote.run("resume", str(run), *RESUME, log=printed)
+        return code, " ".join(printed.read_text().split())
+
+    assert render(zygote, run, die={"line": {"event": "Snapshotted", "step": 2, "legs": []}}) == KILLED
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    for what in ("No space left on device", "Read-only file system"):
+        code, words = again()
+        assert code not in (0, KILLED, RESUMABLE)
+        assert what in words and "way out" in words and "Traceback" not in words, words
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    (disk / "filler").unlink()
+    assert again()[0] == 0
+    assert_same(run, whole)
