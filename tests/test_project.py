@@ -315,3 +315,9 @@ def test_shapes_are_checked_while_tests_run() -> None:
     """A tensor of the wrong rank is refused by the annotation itself: the hook of conftest.py is on."""
     with pytest.raises(TypeCheckError):
         patchify_video(torch.zeros(3))
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by name alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
