@@ -122,13 +122,13 @@ def test_the_job_is_the_run_in_the_words_of_the_oracles(run: Path, tmp_path: Pat
 def test_diffusers_agrees_forward_by_forward_and_step_by_step(run: Path, home: Path, answered: Path) -> None:
     """All legs of the first forward, the latents after every step, the last ones; the record says what ran."""
     result = ask_oracle(run, asked(copying(answered), per_step=True), home=home, out=answered.parent / "again")
-    assert [gate.outcome for gate in (*result.stages, *result.clips.gates)] == ["PASS"] * 11
+    assert [gate.outcome for gate in (*result.stages, *result.clips.gates)] == ["PASS"] * 15
     assert max(max(curve) for curve in result.curve.values()) < 1e-6 and len(result.curve["video"]) == 3
     assert result.implementation == "diffusers 0.42.1" and result.theirs.n == 11
-    assert result.summary.startswith("all 11 gates passed, final latents at cosine distance")
+    assert result.summary.startswith("all 15 gates passed, final latents at cosine distance")
     (record,) = Ledger.of(home).records()
     lines = show_lines(record, [record])
-    assert any(line.startswith("oracle: diffusers 0.42.1: all 11 gates passed") for line in lines)
+    assert any(line.startswith("oracle: diffusers 0.42.1: all 15 gates passed") for line in lines)
     assert not any("PENDING" in line for line in lines)
     assert json.loads((run / RESULT).read_text())["implementation"] == "diffusers 0.42.1"
     assert audit(Ledger.of(home), places(home)).broken == ()
@@ -158,7 +158,7 @@ def test_a_wrong_oracle_is_told_with_the_step_at_which_it_went_wrong(
 
     wrong = spoiled(answered, tmp_path / "wrong", change)
     result = ask_oracle(run, asked(copying(wrong), per_step=True), home=home, out=tmp_path / "o")
-    assert "1 of 11 gates failed: latents video" in result.summary
+    assert "2 of 15 gates failed: step 3 video, from theirs, latents video" in result.summary
     assert any("video distance by step" in line and "jumps at step 3" in line for line in result.lines())
 
 

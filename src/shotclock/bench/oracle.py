@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 
 from shotclock.bench.child import Ran, run_command
 from shotclock.bench.job import Workload, write_job
-from shotclock.bench.ours import trajectory
+from shotclock.bench.ours import DTYPES, trajectory
 from shotclock.errors import RenderFailed
 from shotclock.plan.planner import Plan
 from shotclock.record.clips import ClipComparison, compare_clips, read_media
 from shotclock.record.facts import Samples, canonical
-from shotclock.record.gates import Gate, jump_in, staged_gates, step_curve
+from shotclock.record.gates import Gate, forced_gate, jump_in, staged_gates, step_curve
 from shotclock.record.ledger import Ledger, places
 from shotclock.rundir import RunDir, write_aside
 
@@ -123,17 +123,25 @@ def judge(work: Workload, ran: Ran, out: Path, asked: Asked) -> Result:
 
 
 def _stages(work: Workload, out: Path, asked: Asked) -> tuple[tuple[Gate, ...], dict[str, tuple[float, ...]]]:
-    """The first forward of each leg, and the distance of the latents after each step."""
-    ours = trajectory(work, torch.device(asked.device))
+    """The first forward of each leg, every step from their latents, and the distance of the latents after each step."""
+    steps = _arrays(out / "per_step.safetensors")
+    ours = trajectory(work, torch.device(asked.device), steps)
     theirs = _arrays(out / "forward.safetensors")
     again = Gate(stage="our sampler once more", outcome="PASS", said=ours.line())
     gates = staged_gates(
         {f"forward {name}": value for name, value in ours.first.items()},
         {f"forward {name}": value for name, value in theirs.items()},
     )
-    steps = _arrays(out / "per_step.safetensors")
+    rounding = torch.finfo(DTYPES[work.plan.dtype]).eps
+    forced = [
+        forced_gate(
+            f"step {k} {stream}, from theirs", steps[stream][k - 2], mine, steps[stream][k - 1], rounding=rounding
+        )
+        for stream, many in ours.forced.items()
+        for k, mine in enumerate(many, 2)
+    ]
     curve = {stream: step_curve(mine, list(steps[stream])) for stream, mine in ours.steps.items() if stream in steps}
-    return (again, *gates), curve
+    return (again, *gates, *forced), curve
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -61,8 +61,8 @@ def tensor_gate(stage: str, ours: Array, theirs: Array, *, l2: float, least_cosi
 def staged_gates(ours: Stages, theirs: Stages) -> tuple[Gate, ...]:
     """Every stage that both have, in the order forward, step, decode is left to :func:`decode_gate`, vocoder.
 
-    Names begin with "forward", "step" (one teacher-forced step), "vocoder" or "context"; a stage that one side lacks
-    was not run, and that is said.
+    Names begin with "forward", "vocoder" or "context"; a stage that one side lacks was not run, and that is said.
+    Teacher-forced steps: :func:`forced_gate`.
     """
     gates = []
     for name in sorted(ours.keys() | theirs.keys()):
@@ -73,6 +73,16 @@ def staged_gates(ours: Stages, theirs: Stages) -> tuple[Gate, ...]:
             side = "ours" if name in theirs else "theirs"
             gates.append(Gate(stage=name, outcome="not run", said=f"{side} did not run it"))
     return tuple(gates)
+
+
+def forced_gate(stage: str, before: Array, ours: Array, theirs: Array, *, rounding: float) -> Gate:
+    """One teacher-forced step: how far both moved the other's latents ``before``, which hides nothing in the latents.
+
+    ``rounding`` is the spacing of the dtype at 1 (0 for float64): latents that are stored with it blur a small move.
+    """
+    moved, blur = theirs - before, rounding * float(np.linalg.norm(before))
+    limit = FORWARD_L2 + 2 * blur / max(float(np.linalg.norm(moved)), ARITHMETIC)
+    return tensor_gate(stage, ours - before, moved, l2=limit, least_cosine=round(1 - max(limit**2 / 2, 1e-4), 6))
 
 
 def decode_gate(pictures: Pictures) -> Gate:
