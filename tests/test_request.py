@@ -41,6 +41,7 @@ def test_a_request_survives_its_file() -> None:
         ("seed", -1, "seed"),
         ("seed", 2**63, "seed"),
         ("steps", 1, "steps"),
+        ("legs_per_pass", 0, "legs_per_pass"),
         ("legs_per_pass", 5, "legs_per_pass"),
         ("width", 65, "width 65"),
         ("frames", 10, "10 frames"),

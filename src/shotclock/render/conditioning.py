@@ -197,7 +197,7 @@ def _content(path: Path, what: str) -> bytes:
         raise RequestError(
             f"the {what} {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}",
             allowed="a file that is there",
-            way_out="check the path; an image is FILE[@FRAME[:STRENGTH]]",
+            way_out="check the path" + ("; an image is FILE[@FRAME[:STRENGTH]]" if what == "image" else ""),
         ) from None
 
 

@@ -250,7 +250,7 @@ def request_from(settings: Settings, recipe: Recipe, model_class: ModelClass, gi
         steps=(row.steps or recipe.steps) if settings.steps is None else settings.steps,
         video=scales(or_else(settings.cfg, recipe.video_cfg), rescales[0]),
         audio=scales(or_else(audio_cfg, recipe.audio_cfg), rescales[1]),
-        legs_per_pass=settings.legs_per_pass or len(LegName),
+        legs_per_pass=len(LegName) if settings.legs_per_pass is None else settings.legs_per_pass,
         **given.fields(),
         decoder=settings.decoder,
         quantise=settings.quantise,

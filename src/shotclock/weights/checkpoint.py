@@ -221,7 +221,8 @@ def _none(
 ) -> CheckpointError:
     broken = [candidate.error for candidate in candidates if candidate.error is not None]
     reasons = "; ".join(error.found for error in [*refused, *broken][:NAMED])
-    others = ", ".join(str(item.path.relative_to(models)) for item in candidates if item.header is not None)
+    read = [str(item.path.relative_to(models)) for item in candidates if item.header is not None]
+    others = ", ".join(read[:NAMED]) + (f" and {len(read) - NAMED} more" if len(read) > NAMED else "")
     seen = reasons or (f"{SUFFIX} files there: {others}" if others else f"no {SUFFIX} file is there")
     return CheckpointError(
         f"no file below {models} is {kind.words} that can be loaded; {seen}",
