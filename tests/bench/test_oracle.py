@@ -12,20 +12,25 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from shotclock.bench.decoded import DECODE, VOCODER, decode_gates
 from shotclock.bench.job import read_job, write_job
 from shotclock.bench.oracle import RESULT, Asked, ask_oracle, forward_samples
 from shotclock.cli import main
 from shotclock.errors import RenderFailed, RequestError
+from shotclock.plan.planner import read_plan
 from shotclock.record.audit import audit
 from shotclock.record.ledger import Ledger, places, write_record
 from shotclock.record.machine import examine
 from shotclock.record.recipes import Recipe
 from shotclock.record.show import show_lines
+from shotclock.render.decode import VideoDecoder
 from shotclock.rundir import RunDir
+from shotclock.weights.checkpoint import read_header
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "adapters" / "oracle_diffusers.py"
@@ -160,6 +165,30 @@ def test_a_wrong_oracle_is_told_with_the_step_at_which_it_went_wrong(
     result = ask_oracle(run, asked(copying(wrong), per_step=True), home=home, out=tmp_path / "o")
     assert "2 of 15 gates failed: step 3 video, from theirs, latents video" in result.summary
     assert any("video distance by step" in line and "jumps at step 3" in line for line in result.lines())
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_same_latents_are_decoded_on_both_sides(run: Path, answered: Path, tmp_path: Path, right: bool) -> None:
+    """An oracle with the run's own latents and sound, and frames that are or are not theirs."""
+    answer = spoiled(answered, tmp_path / "answer", lambda _name, _key, tensor: tensor)
+    (answer / "latents.safetensors").write_bytes((run / "latents.safetensors").read_bytes())
+    tokens = load_file(run / "latents.safetensors")["video"]
+    header = read_header(Path(read_plan((run / "plan.json").read_text()).files["video_vae"].path))
+    frames = VideoDecoder.load(header, device=torch.device("cpu"), dtype=torch.float32).frames(tokens, None)
+    pictures = torch.cat(list(frames)).numpy()
+    np.save(answer / "frames.npy", pictures if right else pictures[:, ::-1])
+    wave = (run / "clip.wav").read_bytes()
+    (answer / "audio.wav").write_bytes(wave)
+    work = write_job(RunDir.existing(run), tmp_path / "job", device="cpu", decode=True, compile_blocks=False)
+    found = {gate.stage: gate.outcome for gate in decode_gates(work, answer, torch.device("cpu"))}
+    assert found == {DECODE: "PASS" if right else "FAIL", VOCODER: "PASS"}
+
+
+def test_an_oracle_that_does_not_decode_has_not_run_these_stages(run: Path, answered: Path, tmp_path: Path) -> None:
+    """Said, not left out."""
+    work = write_job(RunDir.existing(run), tmp_path / "job", device="cpu", decode=True, compile_blocks=False)
+    found = [gate.outcome for gate in decode_gates(work, answered, torch.device("cpu"))]
+    assert found == ["not run", "not run"]
 
 
 def test_an_oracle_that_leaves_nothing_or_refuses_is_no_result(run: Path, home: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from shotclock.bench.child import Ran, run_command
+from shotclock.bench.decoded import decode_gates
 from shotclock.bench.job import Workload, write_job
 from shotclock.bench.ours import DTYPES, trajectory
 from shotclock.errors import RenderFailed
@@ -108,6 +109,8 @@ def judge(work: Workload, ran: Ran, out: Path, asked: Asked) -> Result:
     timings = json.loads((out / "timings.json").read_text())
     clips = compare_clips(read_media(work.run.path), read_media(out))
     stages, curve = _stages(work, out, asked) if asked.per_step else ((), {})
+    if asked.decode:
+        stages = (*stages, *decode_gates(work, out, torch.device(asked.device)))
     implementation = _name(ran, timings)
     theirs = forward_samples(timings)
     return Result(
@@ -171,11 +174,10 @@ def _summary(
     clips: ClipComparison, stages: tuple[Gate, ...], theirs: Samples, plan: Plan, timings: dict[str, Any]
 ) -> str:
     latents = [gate for gate in clips.gates if gate.stage.startswith("latents")]
-    failed = [gate.stage for gate in (*stages, *latents) if gate.outcome == "FAIL"]
+    run = [gate for gate in (*stages, *latents) if gate.outcome != "not run"]
+    failed = [gate.stage for gate in run if gate.outcome == "FAIL"]
     gates = (
-        f"{len(failed)} of {len(stages) + len(latents)} gates failed: {', '.join(failed)}"
-        if failed
-        else (f"all {len(stages) + len(latents)} gates passed")
+        f"{len(failed)} of {len(run)} gates failed: {', '.join(failed)}" if failed else (f"all {len(run)} gates passed")
     )
     distance = "" if clips.distance is None else f", final latents at cosine distance {clips.distance:.1e}"
     same = str(timings.get("device", "")).partition(",")[0] == plan.device
