@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from shotclock.errors import RunDirError
-from shotclock.rundir import RunDir, aside, write_aside
+from shotclock.rundir import UMASK, RunDir, aside, write_aside
 
 HOLDER = """
 import sys, time
@@ -75,6 +78,15 @@ def test_killed_writers_leave_whole_files(tmp_path: Path) -> None:
         writer.wait()
         content = path.read_bytes()
         assert len(content) == 300_000 and len(set(content)) == 1
+
+
+def test_files_that_a_library_keeps_to_their_owner_are_as_open_as_the_others(tmp_path: Path) -> None:
+    """Latents and snapshots are read by the same people as the log."""
+    write_aside(tmp_path / "plain", b"x")
+    with aside(tmp_path / "latents.safetensors") as path:
+        save_file({"x": torch.zeros(1)}, path)
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "latents.safetensors")}
+    assert modes == {0o666 & ~UMASK}
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from typing import BinaryIO
 
 from shotclock.errors import RunDirError
 
+UMASK = os.umask(0)  # there is no other way to read it
+os.umask(UMASK)
+
 
 def fsync_folder(folder: Path) -> None:
     """Make renames inside ``folder`` durable."""
@@ -41,6 +44,7 @@ def aside(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~UMASK)  # safetensors writes files for their owner alone
         temporary.replace(path)
         fsync_folder(path.parent)
     finally:

@@ -11,10 +11,11 @@ import pytest
 from run_folders import PASS_S, STOPS, events, machine, make_run, sample, verdict
 
 from shotclock.errors import RequestError
-from shotclock.record.audit import Audit, audit
+from shotclock.record.audit import Audit, audit, same_facts
 from shotclock.record.digest import Digests
 from shotclock.record.index import INDEX, query
 from shotclock.record.ledger import DIGESTS, PLACES, Ledger, places, write_record
+from shotclock.record.runfacts import NOT_LOOKED_AT
 
 
 @pytest.fixture
@@ -42,6 +43,16 @@ def test_an_untouched_ledger_holds(home: Path) -> None:
     found = audited(home)
     assert (found.broken, found.notes, found.rederived, found.exit_code) == ((), (), 3, 0)
     assert found.claims > 100
+
+
+def test_what_nobody_looked_at_then_is_no_contradiction_now() -> None:
+    """Records outlive the program that wrote them; a fact that was there, or was missing for a reason, is held to."""
+    unseen = {"value": None, "unit": "", "reason": NOT_LOOKED_AT.reason}
+    known = {"value": 3, "unit": "", "reason": None}
+    assert same_facts({"rows": [{"edges": unseen, "n": 1}]}, {"rows": [{"edges": known, "n": 1}]})
+    assert not same_facts({"edges": known}, {"edges": unseen})
+    assert not same_facts({"edges": {**unseen, "reason": "no readings"}}, {"edges": known})
+    assert not same_facts({"n": 1}, {"n": 1, "m": 2}) and not same_facts([known], [known, known])
 
 
 def test_an_edited_record_is_found(home: Path) -> None:

@@ -25,6 +25,7 @@ from shotclock.render.text import (
     TextEncoder,
     read_prompt,
     read_prompts,
+    unused_tokens,
 )
 from shotclock.weights.checkpoint import read_header
 
@@ -69,12 +70,15 @@ def test_tokens_match_the_golden_ids_and_mask() -> None:
     assert torch.equal(mask, golden["out.attention_mask"].long())
 
 
-def test_a_prompt_over_1024_tokens_is_cut_and_the_log_says_how_many(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is cut silently."""
-    tokenizer = PromptTokenizer.load(read_header(TEXT_FILE))
-    ids = tokenizer.ids("x " * 2000)
-    assert len(ids) == SEQUENCE
-    assert "are not used" in caplog.text
+def test_a_prompt_over_1024_tokens_is_cut_and_counted() -> None:
+    """Nothing is cut silently: a render says the count (contexts.encode)."""
+    header = read_header(TEXT_FILE)
+    tokenizer = PromptTokenizer.load(header)
+    prompt = "x " * 2000
+    whole = len(tokenizer.tokenizer.encode(prompt.strip(), add_special_tokens=False).ids)
+    assert len(tokenizer.ids(prompt)) == SEQUENCE
+    assert unused_tokens(header, prompt) == tokenizer.unused(prompt) == whole + 1 - SEQUENCE > 0
+    assert unused_tokens(header, "a red circle") == 0
 
 
 def test_bos_is_there_once_even_where_the_prompt_spells_it() -> None:

@@ -89,8 +89,8 @@ class Reach:
             return
         clip, ledger = self.wish.geometry, self.wish.ledger
         needs_s, leaves_s = ledger.row(DENOISE).typical_s, ledger.leaves_s(DENOISE)
-        found = f"{clip} needs {needs_s:,.0f} s of denoising"
-        allowed = "a clip that memory holds" if leaves_s is None else f"the lease leaves {max(leaves_s, 0):,.0f} s"
+        found = f"{clip} needs {_seconds(needs_s)} s of denoising"
+        allowed = "a clip that memory holds" if leaves_s is None else f"the lease leaves {_seconds(max(leaves_s, 0))} s"
         largest = f"{self.largest_is}: {self.largest.geometry}" if self.largest else "no smaller clip fits either"
         raise DoesNotFit(
             f"{found}{f', and {self.wish.refused}' if self.wish.refused else ''}",
@@ -161,6 +161,10 @@ def search(wish: Geometry, price: Price, refuses: Refuses, legal: Callable[[Geom
             first([clip for clip in clips if (clip.width, clip.height) == (wish.width, wish.height)], good)
         ),
     )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
 def _fits(rung: Rung) -> bool:

@@ -16,6 +16,7 @@ from shotclock.record.derive import derive
 from shotclock.record.facts import canonical, sha256
 from shotclock.record.folder import LOGS, Folder, read_folder
 from shotclock.record.ledger import Ledger, Record
+from shotclock.record.runfacts import NOT_LOOKED_AT
 from shotclock.record.statement import PROVENANCE, STATEMENT, read_context, read_machine
 
 
@@ -126,9 +127,20 @@ def rederive(record: Record, places: Mapping[str, str]) -> tuple[list[str], str 
     changed = _changed_files(folder, resources)
     again = derive(_as_then(folder, record), machine_of(record), context_of(record))
     before, now = record.facts.model_dump(mode="json"), json.loads(canonical(again.model_dump(mode="json")))
-    differs = [name for name in before if before[name] != now[name]]
+    differs = [name for name in before if not same_facts(before[name], now[name])]
     found = [*changed, *(f"{name} derived again is another" for name in differs)]
     return [f"{record.id}: {one}" for one in found], None
+
+
+def same_facts(before: Any, now: Any) -> bool:
+    """Whether what was recorded is what is derived now; facts that no one looked at then may be known now."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        if before.get("reason") == NOT_LOOKED_AT.reason and before.get("value") is None:
+            return True
+        return before.keys() == now.keys() and all(same_facts(before[key], now[key]) for key in before)
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(map(same_facts, before, now))
+    return bool(before == now)
 
 
 def machine_of(record: Record) -> Any:

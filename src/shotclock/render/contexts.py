@@ -22,7 +22,7 @@ from shotclock.plan.planner import TEXT_TOKENS
 from shotclock.render.job import Job
 from shotclock.render.journal import Journal
 from shotclock.render.prompts import PromptCache
-from shotclock.render.text import Features, TextEncoder
+from shotclock.render.text import Features, TextEncoder, unused_tokens
 from shotclock.request import Request
 from shotclock.rundir import RunDir, aside
 from shotclock.weights.checkpoint import Header, read_header, transformer_settings
@@ -86,6 +86,10 @@ def encode(job: Job, journal: Journal) -> Contexts:
     name = "cpu" if text == "cpu" else job.plan.device
     cache = PromptCache.of(job.prompts, header, device=name, dtype=job.dtype)
     prompts = list(dict.fromkeys([job.request.prompt, job.request.negative_prompt]))
+    for prompt in prompts:
+        if unused := unused_tokens(header, prompt):
+            which = "prompt" if prompt == job.request.prompt else "negative prompt"
+            journal.say(Notice(text=f"the last {unused:,} tokens of the {which} are not used: the model reads 1,024"))
     known = {prompt: found for prompt in prompts if (found := cache.read(prompt)) is not None}
     if missing := [prompt for prompt in prompts if prompt not in known]:
         with journal.phase(Phase.LOAD_TEXT):

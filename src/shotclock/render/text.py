@@ -7,7 +7,6 @@ and no run folder, and not the connectors, which turn the features into contexts
 from __future__ import annotations
 
 import gc
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,8 +26,6 @@ from shotclock.weights.identity import EMBEDDING
 from shotclock.weights.load import Progress as Loaded
 from shotclock.weights.load import load_module, read_blob, require_claimed
 from shotclock.weights.stream import lend
-
-logger = logging.getLogger(__name__)
 
 SEQUENCE = 1024  # tokens of a padded prompt, ltx25.md section 3
 BOS, PAD = 2, 0  # token ids where gemma_config leaves out defaults, ltx25.md section 3
@@ -88,6 +85,13 @@ def read_prompts(prompt: str, negative_prompt: str | None) -> tuple[str, str]:
     return positive, DEFAULT_NEGATIVE_PROMPT if negative_prompt is None else read_prompt(negative_prompt)
 
 
+def unused_tokens(header: Header, prompt: str) -> int:
+    """Tokens at the end of a prompt that the model does not see; the tokenizer is read for long prompts alone."""
+    if len(prompt.encode()) < SEQUENCE:  # a token is at least one byte
+        return 0
+    return PromptTokenizer.load(header).unused(prompt)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTokenizer:
     """Prompt to token ids, as the model was trained: stripped, BOS first, no EOS, no chat template."""
@@ -114,13 +118,16 @@ class PromptTokenizer:
         return cls(tokenizer=tokenizer, bos=config.get("bos_token_id", BOS), pad=config.get("pad_token_id", PAD))
 
     def ids(self, prompt: str) -> list[int]:
-        """At most 1,024 token ids; what is cut off is said in the log."""
+        """At most 1,024 token ids; :meth:`unused` counts what is cut off."""
+        return self._all(prompt)[:SEQUENCE]
+
+    def unused(self, prompt: str) -> int:
+        """Tokens at the end of the prompt that the model does not see."""
+        return max(len(self._all(prompt)) - SEQUENCE, 0)
+
+    def _all(self, prompt: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(prompt.strip(), add_special_tokens=False).ids
-        if ids[:1] != [self.bos]:
-            ids = [self.bos, *ids]
-        if len(ids) > SEQUENCE:
-            logger.warning("the prompt has %d tokens: the last %d are not used", len(ids), len(ids) - SEQUENCE)
-        return ids[:SEQUENCE]
+        return ids if ids[:1] == [self.bos] else [self.bos, *ids]
 
     def padded(self, prompts: Sequence[str]) -> tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]:
         """Ids padded on the left to 1,024, and the mask that is 1 for real tokens (golden ``text_tokens``)."""
