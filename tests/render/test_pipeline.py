@@ -93,14 +93,17 @@ def test_executed_forwards_are_the_planned_ones(rendered: tuple[Path, Done]) -> 
 
 
 def test_phases_cover_the_wall_and_passes_the_denoise(rendered: tuple[Path, Done]) -> None:
-    """Leaf phases at least 99 % of the wall; the passes' seconds within 1 % of the denoise phase."""
+    """Leaf phases at least 99 % of the wall; the passes' seconds within 1 % of the denoise phase.
+
+    A busy machine takes the processor away between two tiny passes: 10 ms a pass are let.
+    """
     log = events(rendered[0])
     ends = [event for event in log if event["event"] == "PhaseEnds"]
     wall_s = log[-1]["wall_s"]
     assert sum(event["last_s"] for event in ends) >= 0.99 * wall_s
     denoise_s = sum(event["last_s"] for event in ends if event["phase"] == "denoise")
     passes_s = [event["last_s"] for event in log if event["event"] == "PassEnds"]
-    assert sum(passes_s) == pytest.approx(denoise_s, rel=0.01)
+    assert sum(passes_s) == pytest.approx(denoise_s, rel=0.01, abs=0.01 * len(passes_s))
 
 
 def test_the_first_line_reproduces_the_clip(rendered: tuple[Path, Done], home: Path, tmp_path: Path) -> None:

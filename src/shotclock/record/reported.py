@@ -73,7 +73,7 @@ def reported_statement(reported: Reported, name: str) -> Statement:
             "not_shown": reported.not_shown,
         }
     )
-    document = reported.model_dump(mode="json")
+    document = reported.model_dump(mode="json", exclude_unset=True)  # a later field does not change its digest
     code: dict[str, Any] = {"name": "binary", "annotations": {"built_from": reported.commit}}
     if reported.binary_sha256:
         code["digest"] = {"sha256": reported.binary_sha256}
