@@ -21,8 +21,7 @@ pocket: .venv/installed  ## train the pocket model end to end, on a GPU: three s
 	sh pocket/train_all.sh all build/pocket $(POCKET_SECONDS) $(BIN)/python
 
 test: lint  ## lint, types, import contracts, then the tests with coverage
-	$(BIN)/coverage run -m pytest
-	$(BIN)/coverage report
+	$(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal --cov --cov-report term-missing:skip-covered
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check src tests

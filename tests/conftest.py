@@ -17,5 +17,7 @@ NOUNS = ("shotclock.geometry", "shotclock.guidance")
 PARTS = [path for part in ("model", "verify") for path in (PACKAGE / part).glob("*.py") if path.stem not in UNCHECKED]
 CHECKED = (*NOUNS, *(f"shotclock.{path.parent.name}.{path.stem}" for path in PARTS))
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many workers as cores: a thread each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command does, before torch is imported
 install_import_hook(CHECKED, "shape_checks.check")  # before any of them is imported
