@@ -12,7 +12,7 @@ from typing import Any
 from shotclock.record.benches import benches
 from shotclock.record.facts import MIN_N, Fact, Samples, missing
 from shotclock.record.ledger import Ledger, Record
-from shotclock.record.recipes import find_recipe
+from shotclock.record.recipes import BUILT_IN, find_recipe
 from shotclock.record.runfacts import RunFacts, Rung
 from shotclock.record.show import oracle_text
 
@@ -30,8 +30,8 @@ nothing is said about how the two compare.
 """
 OWN = "## Measured by shotclock"
 NONE_OWN = "No record yet."
-CPU_NOTE = """The built-in random model on a CPU exercises the program; it says nothing about what LTX-2.5 costs or
-draws.
+CPU_NOTE = """The built-in models on a CPU, pocket (trained) and tiny (random), exercise the program; they say nothing about
+what LTX-2.5 costs or draws.
 """
 SEEDS = """## Reported by another program
 
@@ -111,7 +111,14 @@ def _subject(record: Record, recipes: Path) -> str:
     dtype, device = facts.checked.get("dtype"), _text(facts.checked.get("device"))
     size += f", {dtype.value}" if dtype and dtype.value else ""
     recipe = find_recipe(recipes, _request_sha256(record), device=device, dtype=_text(dtype))
-    return f"[{geometry}{size}](recipes/{recipe.name})" if recipe else f"{geometry}{size}"
+    subject = f"{_built_in(facts)}{geometry}{size}"
+    return f"[{subject}](recipes/{recipe.name})" if recipe else subject
+
+
+def _built_in(facts: RunFacts) -> str:
+    """The built-in model's name before what it rendered; files of a user's are named in the record."""
+    file = _text(facts.facts.get("transformer"))
+    return next((f"{name}: " for name in BUILT_IN if file.startswith(f"{name}-")), "")
 
 
 def _request_sha256(record: Record) -> str | None:
