@@ -30,8 +30,8 @@ nothing is said about how the two compare.
 """
 OWN = "## Measured by shotclock"
 NONE_OWN = "No record yet."
-CPU_NOTE = """The built-in models on a CPU, pocket (trained) and tiny (random), exercise the program; they say nothing about
-what LTX-2.5 costs or draws.
+CPU_NOTE = """The built-in models on a CPU, pocket (trained) and tiny (random), exercise the program; they say nothing
+about what LTX-2.5 costs or draws.
 """
 SEEDS = """## Reported by another program
 
