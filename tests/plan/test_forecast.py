@@ -309,8 +309,9 @@ def test_memory_refuses_before_time_does() -> None:
     found = expected(clip(1024, 576, 121), length_s=None, needs=needs(37.2))
     with pytest.raises(
         DoesNotFit, match=r"denoise needs 37\.\d\d GiB of 37\.20 GiB free \(device\); allowed: a clip that"
-    ):
+    ) as refused:
         found.require()
+    assert "--stg" not in str(refused.value) and "a larger --memory" in str(refused.value)
     assert found.reach.largest is not None
     assert found.reach.largest.geometry.video_tokens < 9216
 

@@ -160,6 +160,7 @@ def test_quiet_says_nothing(home: Path, tmp_path: Path) -> None:
     ("arguments", "found"),
     [
         (["--frames=10"], "10 frames are off the grid"),
+        (["--frames=00000000250000000"], "frames '00000000250000000'"),
         (["--size=65x64"], "width 65"),
         (["--size=big"], "size 'big'"),
         (["--fps=x"], "frame rate 'x'"),

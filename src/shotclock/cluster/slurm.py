@@ -58,8 +58,9 @@ def read_queue(folder: Path) -> Queue:
     try:
         return Queue.model_validate_json((folder / QUEUE).read_bytes())
     except (OSError, ValidationError) as bad:
+        why = bad.strerror if isinstance(bad, OSError) else f"{QUEUE} is not what submit writes"
         raise RunDirError(
-            f"{folder} holds no queue: {bad}",
+            f"{folder} holds no queue: {why}",
             allowed="a folder that `shotclock submit` made",
             way_out="name the folder that it printed",
         ) from None

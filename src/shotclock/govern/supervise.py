@@ -220,7 +220,7 @@ def supervise(
             if stop := watch.line(text.decode(errors="replace"), t_s):
                 return _end(process, EXIT_OVERRUN, str(stop), say, grace_s)
         if watch.late(t_s):
-            return _end(process, EXIT_OVERRUN, f"the lease ends, {t_s:.0f} s have gone by", say, grace_s)
+            return _end(process, EXIT_OVERRUN, f"the lease ends, the command ran {t_s:.0f} s", say, grace_s)
         if t_s - sampled_s >= 1.0:
             reading, sampled_s = gauge(), t_s
             sample(t_s, reading)

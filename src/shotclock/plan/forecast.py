@@ -128,7 +128,9 @@ class Forecast:
             return
         ways = [one for one in self.options if one.fits] or [one for one in self.options if one.possible]
         options = [option.line() for option in ways]
-        if len(self.shares) > 1:
+        if self.refused is not None:  # by memory, which was asked about the smallest setting: shorter does not help
+            options = ["more free memory, or a larger --memory"]
+        elif len(self.shares) > 1:
             options.append(f"--leases {len(self.shares)} renders it in {len(self.shares)} leases of this length")
         if self.refused is None and self.allowed_leases and self.allowed_leases > 1 and self.shares:
             raise DoesNotFit(

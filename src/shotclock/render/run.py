@@ -221,7 +221,7 @@ def prove(path: Path, *, models: Path | None) -> list[str]:
         raise RequestError(
             f"a proof of a render on {plan.gpus} GPUs ({plan.split})",
             allowed="runs on one GPU: a replay is one process, which rounds otherwise",
-            way_out="resume it in a copy of its folder and compare the snapshots' names, which end in their sha256",
+            way_out="resume a copy of its folder and compare both latents.safetensors",
         )
     headers = headers_of(run, request, plan, models)
     given, device = gather_again(request, paths_of(plan, models), headers), device_of(plan)

@@ -261,9 +261,9 @@ def parse_frames(frames: int | str | None, default: int) -> int:
     """A number of frames as it was said; ``auto`` has become one by now."""
     if frames is None or isinstance(frames, int):
         return default if frames is None else frames
-    if not (frames.isascii() and frames.isdigit()):
+    if not (frames.isascii() and frames.isdigit() and len(frames) <= 9):
         raise RequestError(f"frames {frames[:20]!r}", allowed="8k + 1 frames, or auto", way_out="write --frames 121")
-    return int(frames[:9])
+    return int(frames)
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -54,6 +54,8 @@ def answer(
         raise _refusal("there is nothing to judge", "a clip or a run folder, or --self-test")
     if not 0 < max_seconds <= MOST_SECONDS or math.isnan(max_seconds):
         raise _refusal(f"--max-seconds {max_seconds:g}", f"more than 0 and at most {MOST_SECONDS:g}")
+    if sheet is not None and sheet.suffix.lower() != ".png":
+        raise _refusal(f"--sheet {sheet}", "a name that ends in .png")
     limits = replace(Limits(), wall_s=max_seconds)
     try:
         verdict = judge_path(target, wav=wav, expect=parse_expect(expect), sheet=sheet, limits=limits)
