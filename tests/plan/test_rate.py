@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shotclock.errors import RequestError
 from shotclock.events import Phase
@@ -40,11 +42,14 @@ def test_a_rate_gives_its_range_and_says_how_often_it_was_measured() -> None:
     ]
     found = estimate_phase(samples, phase, 2.0)
     assert found is not None
-    assert (found.low_s, found.typical_s, found.high_s) == (4.0, 8.0, 10.0)
-    assert found.source == "rate of decode-video, n=3"
-    once = estimate_phase(samples[:1], phase, 1.0)
+    assert (found.low_s, found.typical_s, found.high_s) == (4.0, 8.0, pytest.approx(55.0))
+    assert found.source.startswith("rate of decode-video, n=3 at about one size")
+    there = estimate_phase(samples, phase, 10.0)
+    assert there is not None and (there.low_s, there.typical_s, there.high_s) == (20.0, 40.0, 50.0)
+    assert there.source == "rate of decode-video, n=3"
+    once = estimate_phase(samples[:1], phase, 10.0)
     assert once is not None
-    assert (once.low_s, once.high_s) == (pytest.approx(2 / 1.5), 3.0)
+    assert (once.low_s, once.high_s) == (pytest.approx(20 / 1.5), 30.0)
     assert estimate_phase(samples, Phase.ENCODE, 1.0) is None
 
 
@@ -65,6 +70,15 @@ def test_a_fixed_part_is_told_from_the_rate_where_sizes_differ() -> None:
     assert (inside.typical_s, beyond.typical_s) == (pytest.approx(12), pytest.approx(42))
     assert inside.high_s / inside.typical_s == pytest.approx(1.1)
     assert beyond.high_s / beyond.typical_s == pytest.approx(1.1**3)
+
+
+@given(st.floats(0.01, 100), st.floats(1, 1e6), st.floats(1e-3, 1e3))
+def test_one_size_tells_no_fixed_part_so_the_interval_holds_both(seconds: float, units: float, times: float) -> None:
+    """What was seen once may grow with its units or not; at its own size nothing widens."""
+    found = estimate_phase([sample(units, seconds)], "load-transformer", units * times)
+    assert found is not None
+    assert found.low_s <= min(seconds, seconds * times) and found.high_s >= max(seconds, seconds * times) * (1 - 1e-9)
+    assert ("not told apart" in found.source) == (units * times != units)
 
 
 def test_a_warm_load_is_not_judged_by_cold_ones() -> None:

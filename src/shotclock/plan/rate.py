@@ -140,7 +140,8 @@ def estimate_phase(
     """Seconds of ``units``, between what the cheapest and the dearest sample would make of it; None without samples.
 
     Samples of the phase that were as warm as ``cached_share`` count; where there are none such all of them do, with
-    what the other kind of load may make of it on top, and the source says so.
+    what the other kind of load may make of it on top, and the source says so. Where they are too few or too alike to
+    tell a fixed part from what grows, growth is assumed and the interval holds both.
     """
     of_phase = [sample for sample in samples if sample.phase == phase]
     alike = [sample for sample in of_phase if _alike(sample.cached_share, cached_share)]
@@ -149,21 +150,22 @@ def estimate_phase(
         return None
     fixed_s, unit_s = fixed_and_rate(chosen)
     typical_s = fixed_s + unit_s * units
-    largest = max(sample.units for sample in chosen)
+    units_seen = [sample.units for sample in chosen]
+    largest = max(units_seen)
     beyond = DOUBLING_FACTOR ** max(math.log2(units / largest), 0.0)
     factor = beyond * (SINGLE_FACTOR if len(chosen) == 1 else LEAST_FACTOR)
     ratios = [1.0]
     ratios += [sample.seconds / (fixed_s + unit_s * sample.units) for sample in chosen if fixed_s or unit_s]
     source = f"rate of {phase}, n={len(chosen)}"
+    ends = typical_s * min(*ratios, 1 / factor), typical_s * max(*ratios, factor)
+    if not told_apart(chosen) and not min(units_seen) <= units <= largest:
+        seen = [sample.seconds for sample in chosen]
+        ends = min(ends[0], min(seen) / factor), max(ends[1], max(seen) * factor)
+        source += " at about one size: what grows and what does not is not told apart"
     warm = _warm(cached_share)
     if alike and len(chosen) < len(of_phase):
         source += ", file in the page cache" if warm else ", file on disk"
-    found = Estimate(
-        low_s=typical_s * min(*ratios, 1 / factor),
-        typical_s=typical_s,
-        high_s=typical_s * max(*ratios, factor),
-        source=source,
-    )
+    found = Estimate(low_s=ends[0], typical_s=typical_s, high_s=ends[1], source=source)
     told = any(sample.cached_share is not None for sample in chosen)
     return _otherwise(found, warm=bool(warm)) if told and not alike else found
 
@@ -177,15 +179,21 @@ def _otherwise(measured: Estimate, *, warm: bool) -> Estimate:
     return measured.model_copy(update={"high_s": measured.high_s * COLD_FACTOR, "source": said})
 
 
+def told_apart(samples: Sequence[PhaseSample]) -> bool:
+    """Whether samples are enough, and at units far enough apart, to tell a fixed part from one that grows."""
+    units = [sample.units for sample in samples if sample.seconds > 0]
+    return len(units) >= MIN_FIT and max(units) >= MIN_STEP * min(units)
+
+
 def fixed_and_rate(samples: Sequence[PhaseSample]) -> tuple[float, float]:
     """Seconds that do not grow, and seconds a unit, both >= 0: least squares of relative errors.
 
     Where too little was measured to tell them apart, everything grows: the median rate.
     """
+    if not told_apart(samples):
+        return 0.0, statistics.median(sample.seconds / sample.units for sample in samples)
     timed = [sample for sample in samples if sample.seconds > 0]
     units = np.array([sample.units for sample in timed])
-    if len(timed) < MIN_FIT or units.max() < MIN_STEP * units.min():
-        return 0.0, statistics.median(sample.seconds / sample.units for sample in samples)
     seconds = np.array([sample.seconds for sample in timed])
     scale = float(units.max())
     columns = np.stack([np.ones_like(units), units / scale], axis=1) / seconds[:, None]
