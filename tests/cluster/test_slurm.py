@@ -26,7 +26,7 @@ from shotclock.cluster.queue import Line, Stage
 SCRIPT = Path(__file__).parents[1] / "slurm_single_node.sh"
 NEEDED = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "setpriv")
 LEASE_S = 60.0
-DEADLINE_S = 480.0  # far beyond what a loaded machine needs; the fact below is not about time
+DEADLINE_S = 1200.0  # far beyond what a loaded machine needs; the fact below is not about time
 COMMON = {"size": "64x64", "frames": 9, "device": "cpu", "legs_per_pass": 1}
 REQUESTS = [  # more than a lease, enough to be found in flight, and three that pass by while those wait
     {"run": "long", "prompt": "a red circle moves right", "seed": 1, "steps": 200},
@@ -45,7 +45,10 @@ def missing() -> str | None:
     return None if os.geteuid() == 0 else "Slurm's daemons need root"
 
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(2400),  # other tests run beside these jobs: seven minutes then, and more on a loaded machine
+]
 
 
 def until(what: str, true: Callable[[], Any]) -> None:
