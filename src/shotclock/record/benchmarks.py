@@ -66,10 +66,11 @@ def _table(records: Sequence[Record], recipes: Path) -> list[str]:
     return [*lines, "", NOTES, "", *(line for record in sorted(records, key=_order) for line in _notes(record)), ""]
 
 
-def _order(record: Record) -> tuple[str, str]:
-    """Rungs of one lease stand together, in the order of the ledger."""
+def _order(record: Record) -> tuple[bool, str, str]:
+    """Own figures that were superseded come last. Rungs of one lease stand together, in the order of the ledger."""
     lease = record.facts.facts.get("lease_run")
-    return (str(lease.value) if lease else record.id, f"{record.entry['n']:06}")
+    past = record.status == "superseded" and record.facts.source == "shotclock"
+    return (past, str(lease.value) if lease else record.id, f"{record.entry['n']:06}")
 
 
 def _figures(record: Record) -> list[tuple[str, Samples | None]]:
