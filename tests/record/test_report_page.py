@@ -345,6 +345,19 @@ def test_few_passes_are_provisional_and_one_has_no_spread(tmp_path: Path) -> Non
     assert "one pass has no spread" in text and "only warm-up passes" in text
 
 
+def test_one_odd_pass_of_many_does_not_make_the_spread_of_the_tile(tmp_path: Path) -> None:
+    """The spread of records everywhere: without the outer 5 % from 20 passes on."""
+    log = finished()
+    begins, ends = (
+        next(line for line in log.lines if (line["event"], line.get("index")) == (name, 12))
+        for name in ("PassBegins", "PassEnds")
+    )
+    begins["t_s"] = ends["t_s"] - 0.5 * ends["last_s"]
+    ends["last_s"] *= 0.5
+    found = re.search(r"median of 23, spread ([\d.]+)", page(write_told(tmp_path, log)).text)
+    assert found is not None and float(found[1]) < 10
+
+
 def test_a_plan_without_a_forecast_compares_counts_only(tmp_path: Path) -> None:
     """Seconds that nobody planned are not compared with anything."""
     folder = write_told(tmp_path, failed("out of memory"))

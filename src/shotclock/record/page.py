@@ -5,12 +5,11 @@ From values to values, but for the clip, which is read to be embedded. Says noth
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 from shotclock.record.attempt import Attempt
 from shotclock.record.derive import without_paths
-from shotclock.record.figures import bytes_text, demand, duration_text, percent_text, seconds_text
+from shotclock.record.figures import bytes_text, demand, duration_text, figure, percent_text, seconds_text
 from shotclock.record.page_facts import (
     PRIVATE,
     memory_section,
@@ -173,13 +172,13 @@ def _tiles(run: RunSeen) -> tuple[Fact, ...]:
     attempts = run.timeline.attempts
     no_log = Missing(reason="there is no events.jsonl")
     wall = duration_text(sum(attempt.last_s for attempt in attempts)) if attempts else no_log
-    warm = [seen.seconds for seen in run.timeline.passes if seen.seconds is not None and not seen.warm_up]
-    spread = (max(warm) - min(warm)) / statistics.median(warm) if len(warm) > 1 else None
-    note = f"median of {len(warm)}" + (f", spread {percent_text(spread)}" if spread is not None else "")
+    warm = figure([one.seconds for one in run.timeline.passes if one.seconds is not None and not one.warm_up])
+    wide = None if warm is None else warm.spread_ratio
+    note = "" if warm is None else f"median of {warm.n}"
     a_pass = Fact(
         label="a pass",
-        value=seconds_text(statistics.median(warm)) if warm else Missing(reason="no warm pass ended"),
-        note=note if warm else "",
+        value=seconds_text(warm.median_s) if warm else Missing(reason="no warm pass ended"),
+        note=note if wide is None else f"{note}, spread {percent_text(wide)}",
     )
     ran = sum(len(seen.legs) for seen in run.timeline.passes if seen.seconds is not None)
     planned = "" if isinstance(run.plan, Missing) else f"of {sum(run.plan.forwards.values()):,} planned"
