@@ -8,8 +8,9 @@ BIN := .venv/bin
 PIP := $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check
 PROMPT := a red circle moves right, low tone
 POCKET_SECONDS ?= 550
+TESTS := $(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: demo pocket test lint goldens
+.PHONY: demo pocket test coverage lint goldens
 .DELETE_ON_ERROR:
 
 demo: .venv/installed  ## render a clip with the built-in model and say where it is
@@ -20,8 +21,11 @@ demo: .venv/installed  ## render a clip with the built-in model and say where it
 pocket: .venv/installed  ## train the pocket model end to end, on a GPU: three stages of POCKET_SECONDS, files in build/pocket
 	sh pocket/train_all.sh all build/pocket $(POCKET_SECONDS) $(BIN)/python
 
-test: lint  ## lint, types, import contracts, then the tests with coverage
-	$(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal --cov --cov-report term-missing:skip-covered
+test: lint  ## lint, types, import contracts, then the tests
+	$(TESTS)
+
+coverage: .venv/installed-dev  ## the tests, and the lines that none of them reaches: half as long again
+	$(TESTS) --cov --cov-report term-missing:skip-covered
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check src tests
